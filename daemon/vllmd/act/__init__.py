@@ -1,0 +1,1 @@
+"""I/O out: the server's processes."""

@@ -1,0 +1,1 @@
+"""Configuration files in, validated settings out; every problem named with its place."""

@@ -1,0 +1,1 @@
+"""The pure verbs: from what was seen to what should be done."""

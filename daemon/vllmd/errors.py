@@ -1,0 +1,55 @@
+"""The errors of vllmd. Expected failures of the server are values (`model.failure`); these are for start-up and bugs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class VllmdError(Exception):
+    """Every error that vllmd raises on purpose."""
+
+
+class Severity(StrEnum):
+    """How much a finding matters: an error stops `vllmd run`, a warning does not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem of the configuration or of the command line, with its place.
+
+    `file` is None for the command line; `line` and `column` count from 1 and are None when unknown.
+    """
+
+    code: str
+    message: str
+    key: str
+    found: str
+    wanted: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    hint: str = ""
+    severity: Severity = Severity.ERROR
+
+
+class ConfigError(VllmdError):
+    """The configuration cannot be used; `findings` says why, all problems at once."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("; ".join(f.message for f in findings))
+        self.findings = tuple(findings)
+
+
+class CommandError(VllmdError):
+    """The server's command cannot be run by vllmd (not vLLM's own, an option it does not know, …)."""
+
+
+class InstanceBusyError(VllmdError):
+    """Another vllmd already runs this instance."""
+
+
+class ControlError(VllmdError):
+    """The daemon could not be asked, or refused."""

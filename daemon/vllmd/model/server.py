@@ -1,0 +1,89 @@
+"""The server's states, its launches, and the events of its life."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from vllmd.model.flags import Flags
+
+
+class ServerState(StrEnum):
+    """What the supervised server is doing."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+    BACKOFF = "backoff"
+    HELD = "held"
+
+
+class Phase(StrEnum):
+    """How far a launch has come; later members come later in a start."""
+
+    CONFIG = "config"  # arguments and imports
+    LOADING = "loading"  # weights
+    PROFILING = "profiling"  # memory profile, KV cache
+    CAPTURE = "capture"  # compile and graphs
+    WARMUP = "warmup"  # after graphs, before serving
+    SERVING = "serving"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process, told apart from a later one with the same pid.
+
+    `start_ticks` is field 22 of /proc/PID/stat (clock ticks since boot).
+    """
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One run of the server. `generation` numbers the launches of an instance from 1."""
+
+    generation: int
+    argv: tuple[str, ...]
+    flags: Flags
+    started_at_s: float  # unix time
+    log_path: str
+    leader: ProcessId | None = None  # None: not spawned
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The launch answers its health check, and the answering socket is its own."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The leader of a launch ended. `exit_code` is negative for a signal, None if it cannot be known."""
+
+    generation: int
+    exit_code: int | None
+    asked: bool  # we asked for this end
+
+
+@dataclass(frozen=True, slots=True)
+class StartStalled:
+    """A start showed no sign of progress for `silent_s` seconds, and was ended by us."""
+
+    generation: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRefused:
+    """A launch was not begun: `reason` says what stands in the way, `holder` who (may be empty)."""
+
+    generation: int
+    kind: str  # port-taken, gpu-held, spawn-failed, stop-failed
+    reason: str
+    holder: str = ""
+
+
+ServerEvent = Ready | Exited | StartStalled | LaunchRefused

@@ -1,0 +1,116 @@
+"""The operator's settings: what `config` reads and every stage is given. Durations in seconds, sizes in bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vllmd.model.decision import Target
+
+
+class Mode(StrEnum):
+    """How far vllmd may go."""
+
+    OBSERVE = "observe"  # measure only
+    ADVISORY = "advisory"  # decide and say, never act
+    ACTIVE = "active"
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The mode of each domain. A crashed server is always started again, whatever the mode."""
+
+    memory: Mode = Mode.ACTIVE
+    latency: Mode = Mode.ADVISORY
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """[engine]: the operator's command and the limits of its waits."""
+
+    argv: tuple[str, ...] = ()
+    url: str | None = None  # None: from the argv's host and port
+    env_file: str | None = None
+    start_timeout_s: float = 1200.0  # since the last sign of progress
+    drain_timeout_s: float = 60.0
+    scrape_interval_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """[slo]: the targets, and what counts as evidence. Two `judge_window_s` in a row must agree."""
+
+    targets: tuple[Target, ...] = ()
+    judge_window_s: float = 300.0
+    min_requests: int = 200  # fewer observations than this in a window decide nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The operator's bounds of one flag; None: open. `step` rounds a computed value."""
+
+    low: float | None = None
+    high: float | None = None
+    step: float | None = None
+
+
+# Without a [guard] the memory flags may move, max-model-len and everything else may not. 0.97: above it NVIDIA's
+# own context and torch's workspace no longer fit on an 80 GiB device (vLLM reports of graph capture OOM at 0.98).
+DEFAULT_GUARDS: Mapping[str, Bounds] = {
+    "gpu-memory-utilization": Bounds(0.05, 0.97),
+    "max-num-batched-tokens": Bounds(256, None),
+    "enable-chunked-prefill": Bounds(),
+    "enforce-eager": Bounds(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """[guard]: the box that flags may move in; a flag without an entry is never touched."""
+
+    bounds: Mapping[str, Bounds] = field(default_factory=lambda: dict(DEFAULT_GUARDS))
+    frozen: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """[budget]: what voluntary changes may cost, and when a crash loop is held."""
+
+    restarts_per_hour: int = 2
+    restarts_per_day: int = 6
+    breaker_crashes: int = 5
+    breaker_window_s: float = 900.0
+    soak_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """[listen]: where vllmd answers. `control` None: control.sock in the runtime folder."""
+
+    metrics: str = "127.0.0.1:9842"
+    control: str | None = None
+    group: str | None = None  # group that may read the control socket
+
+
+@dataclass(frozen=True, slots=True)
+class Logging:
+    """[log]: format of vllmd's own log (logfmt or json), and how much of the server's logs is kept."""
+
+    format: str = "logfmt"
+    engine_keep: int = 20
+    engine_max_bytes: int = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything an instance runs with. `origins` says for each "section.key" where it was set ("FILE:LINE")."""
+
+    name: str = "default"
+    modes: Modes = field(default_factory=Modes)
+    engine: Engine = field(default_factory=Engine)
+    slo: Slo = field(default_factory=Slo)
+    guard: Guard = field(default_factory=Guard)
+    budget: Budget = field(default_factory=Budget)
+    listen: Listen = field(default_factory=Listen)
+    log: Logging = field(default_factory=Logging)
+    state_dir: str | None = None  # None: /var/lib/vllmd for root, else $XDG_STATE_HOME/vllmd; NAME is added
+    origins: Mapping[str, str] = field(default_factory=dict)

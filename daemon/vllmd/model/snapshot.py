@@ -1,0 +1,114 @@
+"""One reading of everything, and the window of readings of one generation. Unread is None, never 0."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A cumulative histogram: `buckets` as (upper edge in base units, cumulative count), rising, +Inf last."""
+
+    buckets: tuple[tuple[float, float], ...]
+    count: float
+    sum: float
+
+    def minus(self, earlier: "Histogram") -> "Histogram":
+        """Return what was observed since `earlier` (same edges, same process)."""
+        before = dict(earlier.buckets)
+        return Histogram(
+            tuple((edge, max(0.0, n - before.get(edge, 0.0))) for edge, n in self.buckets),
+            max(0.0, self.count - earlier.count),
+            self.sum - earlier.sum,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What vLLM's /metrics page said, summed over engines and API servers.
+
+    Names are vllmd's own (`observe.metric_names` maps vLLM's names of each version to them):
+    gauges: requests_running, requests_waiting, kv_cache_usage (0..1);
+    counters: prompt_tokens, generation_tokens, requests_succeeded, requests_failed, preemptions, steps;
+    histograms: itl, ttft (seconds); info: labels of vllm:cache_config_info.
+    """
+
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    info: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()  # names that vllmd reads and the page did not have
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds GPU memory; `used_bytes` is None where the driver does not say."""
+
+    pid: int
+    used_bytes: int | None
+    name: str
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU's memory as NVML reports it, in bytes."""
+
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int
+    used_bytes: int
+    processes: tuple[GpuProcess, ...] = ()
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory that nothing holds."""
+        return self.total_bytes - self.used_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One reading: time in seconds (unix), the generation it belongs to, and what could be read."""
+
+    at_s: float
+    generation: int
+    metrics: Metrics | None  # None: /metrics did not answer
+    gpus: tuple[Gpu, ...] | None  # None: no NVML
+    host_free_bytes: int | None = None
+    host_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Snapshots of one generation, oldest first; only those with metrics, no older than `span_s`."""
+
+    span_s: float
+    snapshots: tuple[Snapshot, ...] = ()
+
+    def with_snapshot(self, snapshot: Snapshot) -> "Window":
+        """Return the window with this reading; another generation or a counter that fell starts anew."""
+        if snapshot.metrics is None:
+            return self
+        kept = self.snapshots
+        if kept and (kept[-1].generation != snapshot.generation or _restarted(kept[-1], snapshot)):
+            kept = ()
+        oldest = snapshot.at_s - self.span_s
+        first = max((i for i, s in enumerate(kept) if s.at_s <= oldest), default=0)
+        return Window(self.span_s, (*kept[first:], snapshot))
+
+    def since(self, at_s: float) -> "Window":
+        """Return the part of the window from this time on."""
+        return Window(self.span_s, tuple(s for s in self.snapshots if s.at_s >= at_s))
+
+    @property
+    def covered_s(self) -> float:
+        """Seconds between the first and the last reading."""
+        return self.snapshots[-1].at_s - self.snapshots[0].at_s if self.snapshots else 0.0
+
+
+def _restarted(earlier: Snapshot, later: Snapshot) -> bool:
+    """Whether a counter fell: another process answered under the same generation."""
+    if earlier.metrics is None or later.metrics is None:
+        return False
+    before, after = earlier.metrics.counters, later.metrics.counters
+    return any(after[name] < value for name, value in before.items() if name in after)

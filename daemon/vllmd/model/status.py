@@ -1,0 +1,101 @@
+"""Status: everything vllmd tells about itself at one moment. The loop makes it; every report is drawn from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vllmd.model.decision import Assessment, Change, Hold, Outcome, Verification
+from vllmd.model.failure import Failure
+from vllmd.model.flags import FlagValue
+from vllmd.model.server import ServerState
+from vllmd.model.settings import Modes
+from vllmd.model.snapshot import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A change with what became of it; None: not yet."""
+
+    change: Change
+    outcome: Outcome | None = None
+    verification: Verification | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlagStatus:
+    """One flag that differs from the baseline or may be moved. `change_id` names the change that set it."""
+
+    name: str
+    value: FlagValue | None
+    baseline: FlagValue | None
+    low: float | None = None
+    high: float | None = None
+    change_id: str | None = None
+    since_s: float | None = None  # unix time of that change
+
+
+@dataclass(frozen=True, slots=True)
+class StartFacts:
+    """What the start log of this launch said; bytes and tokens, None where it did not say.
+
+    Lines and versions: `Model loading took`, `Available KV cache memory`, `KV cache size`, `Graph capturing
+    finished`, `Chunked prefill is enabled with max_num_batched_tokens` (vLLM 0.8.5 to 0.33).
+    """
+
+    weights_bytes: float | None = None
+    kv_cache_bytes: float | None = None
+    kv_cache_tokens: int | None = None
+    activation_bytes: float | None = None
+    graphs_bytes: float | None = None
+    batched_tokens: int | None = None
+    phase: str | None = None  # how far the start has come
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """What is used of the budget."""
+
+    restarts_hour: int
+    restarts_hour_limit: int
+    restarts_day: int
+    restarts_day_limit: int
+    crashes: int  # in the breaker's window
+    crashes_limit: int
+    breaker_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The instance at one moment. Times are unix seconds; None is unknown."""
+
+    name: str
+    at_s: float
+    vllmd_version: str
+    state: ServerState
+    since_s: float
+    message: str  # what goes on, or why nothing does; one line
+    modes: Modes
+    generation: int | None
+    pid: int | None
+    url: str
+    model: str | None
+    vllm_version: str | None
+    simulated: bool  # the server is vllmd_sim
+    assessment: Assessment | None
+    gpus: tuple[Gpu, ...] | None
+    host_free_bytes: int | None
+    host_total_bytes: int | None
+    start: StartFacts | None
+    flags: tuple[FlagStatus, ...]
+    argv: tuple[str, ...]
+    budget: BudgetStatus
+    last_decision: Change | Hold | None
+    decisions: tuple[DecisionRecord, ...]  # newest last, 20 at most
+    last_failure: Failure | None
+    data_at_s: float | None  # last successful scrape
+    missing_metrics: tuple[str, ...]
+    log_path: str | None
+    expected_start_s: float | None = None  # from earlier starts of this instance
+    suppressed: Mapping[str, int] = field(default_factory=dict)  # HoldReason value to count
+    launches: Mapping[str, int] = field(default_factory=dict)  # cause to count: first, crash, change, rollback, admin
+    outage_s: Mapping[str, float] = field(default_factory=dict)  # same causes
+    host: str = ""

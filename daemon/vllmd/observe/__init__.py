@@ -1,0 +1,1 @@
+"""I/O in: metrics, GPU, log, installed vLLM."""

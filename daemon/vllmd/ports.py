@@ -1,0 +1,118 @@
+"""The ports: what the loop needs of the world. Every I/O part implements one; tests bring their own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vllmd.model.decision import Change, Hold, Outcome, Verification
+from vllmd.model.failure import Failure
+from vllmd.model.server import Launch, ServerEvent
+from vllmd.model.snapshot import Gpu, Metrics
+
+
+class Clock(Protocol):
+    """Time. `now_s` is unix time, `monotonic_s` never jumps."""
+
+    def now_s(self) -> float:
+        """Return unix time in seconds."""
+
+    def monotonic_s(self) -> float:
+        """Return seconds of a clock that only goes forward."""
+
+
+class Server(Protocol):
+    """The supervised server. Slow work runs as its own task; its end comes back through `events`."""
+
+    async def events(self) -> ServerEvent:
+        """Wait for the next event of the current launch."""
+
+    def launch(self, launch: Launch) -> None:
+        """Begin a launch; Ready, Exited, StartStalled or LaunchRefused follows."""
+
+    def stop(self) -> None:
+        """Drain and stop the current launch; Exited(asked=True) follows."""
+
+
+class Scraper(Protocol):
+    """The server's metrics."""
+
+    async def scrape(self) -> Metrics | None:
+        """Return what /metrics says, None if it does not answer in time or is not a metrics page."""
+
+
+class GpuReader(Protocol):
+    """The GPUs' memory."""
+
+    def read(self) -> tuple[Gpu, ...] | None:
+        """Return every GPU, None where there is no NVML."""
+
+
+class Ledger(Protocol):
+    """What was tried and how it ended, kept across restarts of the daemon. What it acknowledged is not lost."""
+
+    def next_decision_id(self) -> str:
+        """Return an unused decision id ("D1", "D2", …)."""
+
+    def next_generation(self) -> int:
+        """Return an unused generation number, from 1."""
+
+    def record(self, entry: Launch | Failure | Change | Hold | Outcome | Verification, at_s: float) -> None:
+        """Store one entry."""
+
+    def changes(self, since_s: float) -> Sequence[Change]:
+        """Return the changes since a time, oldest first."""
+
+
+class Notifier(Protocol):
+    """The service manager."""
+
+    def ready(self) -> None:
+        """Say that the daemon is up."""
+
+    def status(self, text: str) -> None:
+        """Say in one line what goes on."""
+
+    def stopping(self) -> None:
+        """Say that the daemon is going down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What became of a launch on a plant."""
+
+    ready_after_s: float | None  # None: it never served
+    exit_code: int | None  # None: still running
+    log: str  # what the server printed until ready, or until its end
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What can be seen of a plant at one moment."""
+
+    metrics: str | None  # a /metrics page as vLLM prints it; None: not answering
+    gpu_used_bytes: int
+    gpu_total_bytes: int
+    log: str  # printed since the last reading
+    exit_code: int | None  # the server's, if it has ended
+
+
+class Plant(Protocol):
+    """One simulated host. Made as CLASS(scenario, seed); time starts at 0; advance() and launch() move it."""
+
+    def launch(self, argv: Sequence[str]) -> Launched:
+        """Stop what runs (draining as vLLM would), start this argv, advance to ready or to the failure."""
+
+    def advance(self, seconds: float) -> Reading:
+        """Serve for that long, then read. Readings every 5 s are usual."""
+
+    def set_live(self, flag: str, value: int) -> bool:
+        """Move a flag without a restart (max-num-scheduled-tokens, max-num-active-seqs). False: it cannot."""
+
+    def now_s(self) -> float:
+        """Return virtual time."""
+
+    def truth(self) -> Mapping[str, Any]:
+        """Return, at the end: requests, good_requests, lost_requests, down_s, launches, crashes, by_minute lists."""
+
+    def best_static(self) -> Mapping[str, Any]:
+        """Return the scenario's best fixed flags by exhaustive runs: {"flags": …, "good_requests": n}."""

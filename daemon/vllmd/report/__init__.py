@@ -1,0 +1,1 @@
+"""What vllmd tells: status, metrics, history, log."""

@@ -1,0 +1,1 @@
+"""A simulated `vllm serve`: vllmd's embedded default and test bench. All that it prints is simulated."""

@@ -1,0 +1,1 @@
+"""The policies: one pure function a file. A policy wishes; gates decide."""
