@@ -1,4 +1,4 @@
-"""The errors of vllmd. Expected failures of the server are values (`model.failure`); these are for start-up and bugs."""
+"""The errors of vllmd. Expected failures of the server are values (`model.failure`), not exceptions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
