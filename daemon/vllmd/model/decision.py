@@ -30,7 +30,8 @@ class Target:
 class TargetAssessment:
     """One target over one span: bounds of the share within the limit, and of the quantile itself, in seconds.
 
-    Between bucket edges only bounds are known; on an edge both bounds are equal. None: nothing observed.
+    Between bucket edges only bounds are known; on an edge both bounds are equal. None: nothing observed, and for
+    `quantile_high_s` also: above the last edge.
     """
 
     target: Target
@@ -118,6 +119,7 @@ class HoldReason(StrEnum):
     COOLDOWN = "cooldown"
     VERIFYING = "verifying"
     ALREADY_TRIED = "already_tried"
+    ALREADY_ADVISED = "already_advised"
     RECOVERING = "recovering"
     OBSERVE_ONLY = "observe_only"
     BLIND = "blind"

@@ -1,0 +1,56 @@
+"""One log file a launch. The server writes it directly: a pipe whose reader stalls would freeze vLLM."""
+
+import ctypes
+import os
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"engine-(\d+)\.log")
+# include/uapi/linux/falloc.h
+_KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
+_HEAD_KEPT_BYTES = 2**20  # the start lines stay: they hold every number of the memory profile
+
+
+def log_path(folder: Path, generation: int) -> Path:
+    """Return the log file of a launch."""
+    return folder / f"engine-{generation:04d}.log"
+
+
+def open_log(folder: Path, generation: int, keep: int) -> int:
+    """Create a launch's log, readable by its owner only, drop all but the last `keep` logs, return a descriptor."""
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    descriptor = os.open(
+        log_path(folder, generation), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode=0o600
+    )
+    for old in launch_logs(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+    return descriptor
+
+
+def launch_logs(folder: Path) -> list[Path]:
+    """Return the logs of all launches, oldest first."""
+    named = [(int(m.group(1)), path) for path in folder.iterdir() if (m := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(named)]
+
+
+def cap_size(path: Path, limit_bytes: int) -> bool:
+    """Free the middle of a log whose blocks take more than the limit; return whether it was done.
+
+    The file keeps its length, and the server goes on appending: the freed part reads as zero bytes.
+    """
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    if status.st_blocks * 512 <= limit_bytes:
+        return False
+    length = status.st_size - _HEAD_KEPT_BYTES - limit_bytes // 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("rb+") as log:
+        punched = libc.fallocate(
+            log.fileno(),
+            _KEEP_SIZE | _PUNCH_HOLE,
+            ctypes.c_long(_HEAD_KEPT_BYTES),
+            ctypes.c_long(max(0, length)),
+        )
+    return length > 0 and punched == 0

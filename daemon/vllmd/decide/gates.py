@@ -1,0 +1,104 @@
+"""The gates: what stands between a policy's wish and a change. Each gate passes, narrows or holds a proposal.
+
+In order: mode (in `decide.latency` and `decide.recover`), frozen, known to this vLLM, guards, tried, budget.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from vllmd.model.decision import Hold, HoldReason, Proposal
+from vllmd.model.flags import Flags, FlagValue, parse_number, show_value
+from vllmd.model.options import Catalogue
+from vllmd.model.settings import Bounds, Budget, Guard
+
+_HOUR_S = 3600.0
+_DAY_S = 24 * _HOUR_S
+
+
+@dataclass(frozen=True, slots=True)
+class GateFacts:
+    """What the gates know: the operator's limits, what this vLLM accepts, and what was done before.
+
+    `voluntary_s` are the unix times of voluntary restarts; `barred` are flags that must not be run again.
+    """
+
+    flags: Flags
+    guard: Guard
+    budget: Budget
+    catalogue: Catalogue
+    now_s: float
+    voluntary_s: tuple[float, ...] = ()
+    barred: frozenset[Flags] = frozenset()
+
+
+def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
+    """Pass a change of flags through the gates that hold for every change; values are rounded to guard steps."""
+    proposal = replace(proposal, changes=_rounded(proposal.changes, facts))
+    for name, value in proposal.changes.items():
+        hold = _frozen(name, facts.guard) or _unknown(name, facts.catalogue) or _outside(name, value, facts.guard)
+        if hold is not None:
+            return hold
+    after = facts.flags.changed(proposal.changes)
+    if after == facts.flags:
+        return Hold(HoldReason.NO_REMEDY, "the computed flags are the present ones")
+    if after in facts.barred:
+        shown = ", ".join(f"{n} {show_value(v)}" for n, v in proposal.changes.items())
+        return Hold(HoldReason.ALREADY_TRIED, f"{shown} was tried before")
+    return proposal
+
+
+def within_budget(facts: GateFacts) -> Hold | None:
+    """Hold when the restarts of the last hour or day are used up, until the oldest of them is old enough."""
+    for limit, span_s, word in (
+        (facts.budget.restarts_per_hour, _HOUR_S, "hour"),
+        (facts.budget.restarts_per_day, _DAY_S, "day"),
+    ):
+        recent = sorted(t for t in facts.voluntary_s if t > facts.now_s - span_s)
+        if len(recent) >= limit:
+            until_s = recent[-limit] + span_s if limit else None
+            return Hold(HoldReason.BUDGET, f"{len(recent)} of {limit} restarts this {word} are used", until_s)
+    return None
+
+
+def _frozen(name: str, guard: Guard) -> Hold | None:
+    if name in guard.frozen:
+        return Hold(HoldReason.FROZEN, f"{name} is frozen by the configuration")
+    if name not in guard.bounds:
+        return Hold(HoldReason.FROZEN, f"{name} has no entry in [guard], so it is never touched")
+    return None
+
+
+def _unknown(name: str, catalogue: Catalogue) -> Hold | None:
+    if catalogue.readable and not catalogue.knows(name):
+        version = catalogue.version or "of this installation"
+        return Hold(HoldReason.UNKNOWN_OPTION, f"vLLM {version} has no option --{name}")
+    return None
+
+
+def _outside(name: str, value: FlagValue | None, guard: Guard) -> Hold | None:
+    number = parse_number(value) if isinstance(value, str) else None
+    bounds = guard.bounds.get(name, Bounds())
+    if number is None:
+        return None
+    if bounds.low is not None and number < bounds.low:
+        return Hold(HoldReason.GUARD, f"{name} {value} is below the guard's minimum {bounds.low:g}")
+    if bounds.high is not None and number > bounds.high:
+        return Hold(HoldReason.GUARD, f"{name} {value} is above the guard's maximum {bounds.high:g}")
+    return None
+
+
+def _rounded(changes: Mapping[str, FlagValue | None], facts: GateFacts) -> dict[str, FlagValue | None]:
+    """Round numbers to the guard's step, away from the present value: a remedy may only become stronger."""
+    rounded: dict[str, FlagValue | None] = {}
+    for name, value in changes.items():
+        step = facts.guard.bounds.get(name, Bounds()).step
+        number = parse_number(value) if isinstance(value, str) else None
+        if not step or number is None:
+            rounded[name] = value
+            continue
+        present = facts.flags.number(name)
+        down = present is not None and number < present
+        steps = math.floor(number / step + 1e-9) if down else math.ceil(number / step - 1e-9)
+        rounded[name] = f"{steps * step:.10g}"
+    return rounded

@@ -1,0 +1,49 @@
+"""The server's log: new lines while it runs, and head and tail of it for a diagnosis. Its text is data."""
+
+from pathlib import Path
+
+LINE_LIMIT = 8192  # characters; vLLM dumps whole inputs into one line
+_HEAD_BYTES = 2**20  # a start prints some 20 KB: its root cause is in the head
+_TAIL_BYTES = 3 * 2**20  # a runtime failure's is in the tail
+
+
+class LogFollower:
+    """Reads what was appended to a log since the last call."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def new_lines(self) -> list[str]:
+        """Return the complete lines appended since the last call, at most 1 MiB of them."""
+        try:
+            with self._path.open("rb") as log:
+                log.seek(self._offset)
+                data = log.read(_HEAD_BYTES)
+        except OSError:
+            return []
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-LINE_LIMIT:]
+        return [_text(line) for line in lines]
+
+
+def read_for_diagnosis(path: Path) -> list[str]:
+    """Return the log's lines: all of them, or head and tail of a long one with a line that says what is left out."""
+    try:
+        with path.open("rb") as log:
+            size = path.stat().st_size
+            if size <= _HEAD_BYTES + _TAIL_BYTES:
+                return [_text(line) for line in log.read().split(b"\n")]
+            head = log.read(_HEAD_BYTES)
+            log.seek(size - _TAIL_BYTES)
+            tail = log.read()
+    except OSError:
+        return []
+    left_out = f"[{size - _HEAD_BYTES - _TAIL_BYTES} bytes left out]".encode()
+    return [_text(line) for line in (*head.split(b"\n"), left_out, *tail.split(b"\n"))]
+
+
+def _text(line: bytes) -> str:
+    return line[:LINE_LIMIT].decode("utf-8", errors="replace").strip("\0\r")

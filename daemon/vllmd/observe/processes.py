@@ -1,0 +1,125 @@
+"""Processes seen through /proc: identities, the members of a session, who listens on a port."""
+
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from vllmd.model.server import ProcessId
+
+_PROC = Path("/proc")
+_LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine; pids of another boot mean nothing."""
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def identify(pid: int) -> ProcessId | None:
+    """Return the identity of a live process, None if there is none (a zombie has ended)."""
+    fields = _stat(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return ProcessId(pid, int(fields[19]))
+
+
+def alive(process: ProcessId) -> bool:
+    """Return whether this very process still runs."""
+    return identify(process.pid) == process
+
+
+def session_members(session: int) -> tuple[ProcessId, ...]:
+    """Return the live processes of a session, in pid order."""
+    found = []
+    for pid in psutil.pids():
+        try:
+            same = os.getsid(pid) == session
+        except (ProcessLookupError, PermissionError):
+            continue
+        if same and (process := identify(pid)) is not None:
+            found.append(process)
+    return tuple(found)
+
+
+def busy_ticks_and_bytes(processes: Iterable[ProcessId]) -> tuple[int, int]:
+    """Return the CPU ticks and the bytes read and written by these processes so far (fields 14-17, /proc/PID/io)."""
+    ticks = size = 0
+    for process in processes:
+        fields = _stat(process.pid)
+        if fields is not None:
+            ticks += int(fields[11]) + int(fields[12])
+        size += _io_bytes(process.pid)
+    return ticks, size
+
+
+def signal_process(process: ProcessId, number: signal.Signals) -> bool:
+    """Send a signal to this very process; False if it has ended. A pid that was given away is never hit."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not alive(process):  # checked after the pidfd was opened: from here on the pid cannot be another's
+            return False
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def listeners(port: int) -> tuple[int, ...]:
+    """Return the socket inodes that listen on this TCP port of the host's own network namespace."""
+    inodes = []
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (_PROC / "net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.append(int(fields[9]))
+    return tuple(inodes)
+
+
+def socket_owners(inodes: Iterable[int], pids: Iterable[int]) -> frozenset[int]:
+    """Return those of the pids that hold one of these sockets; processes that we may not look into hold none."""
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    return frozenset(pid for pid in pids if wanted and _holds(pid, wanted))
+
+
+def _holds(pid: int, wanted: set[str]) -> bool:
+    try:
+        with os.scandir(_PROC / str(pid) / "fd") as descriptors:
+            return any(_link(entry.path) in wanted for entry in descriptors)
+    except OSError:
+        return False
+
+
+def _link(path: str) -> str:
+    try:
+        return str(Path(path).readlink())
+    except OSError:
+        return ""
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the third one (the state) on: the name may hold anything."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _io_bytes(pid: int) -> int:
+    try:
+        lines = (_PROC / str(pid) / "io").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
