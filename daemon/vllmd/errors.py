@@ -20,7 +20,9 @@ class Severity(StrEnum):
 class Finding:
     """One problem of the configuration or of the command line, with its place.
 
-    `file` is None for the command line; `line` and `column` count from 1 and are None when unknown.
+    `file` is None for the command line, and names the variable for the environment. `line` and `column` count from 1
+    and are None when unknown; `width` is how many characters the offending text spans there. `notes` say what else
+    bears on it, one line each. `found` never holds a secret.
     """
 
     code: str
@@ -33,6 +35,8 @@ class Finding:
     column: int | None = None
     hint: str = ""
     severity: Severity = Severity.ERROR
+    width: int = 1
+    notes: tuple[str, ...] = ()
 
 
 class ConfigError(VllmdError):

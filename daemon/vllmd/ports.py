@@ -8,6 +8,7 @@ from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.server import Launch, ServerEvent
 from vllmd.model.snapshot import Gpu, Metrics
+from vllmd.model.status import DecisionRecord
 
 
 class Clock(Protocol):
@@ -27,7 +28,7 @@ class Server(Protocol):
         """Wait for the next event of the current launch."""
 
     def launch(self, launch: Launch) -> None:
-        """Begin a launch; Ready, Exited, StartStalled or LaunchRefused follows."""
+        """Begin a launch; Spawned, then Ready, Exited or StartStalled follow, or LaunchRefused alone."""
 
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
@@ -61,6 +62,9 @@ class Ledger(Protocol):
 
     def changes(self, since_s: float) -> Sequence[Change]:
         """Return the changes since a time, oldest first."""
+
+    def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
+        """Return the last changes with what became of them, oldest first."""
 
 
 class Notifier(Protocol):

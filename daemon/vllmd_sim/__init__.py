@@ -1,1 +1,1 @@
-"""A simulated `vllm serve`: vllmd's embedded default and test bench. All that it prints is simulated."""
+"""A simulated `vllm serve`: vllmd's embedded default and test bench. All that it prints is simulated. See README.md."""

@@ -17,7 +17,7 @@ from vllmd.act.launch_logs import log_path, open_log
 from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.server_file import ServerRecord, leftovers, read_record, write_record
-from vllmd.model.server import Exited, Launch, LaunchRefused, ProcessId, Ready, ServerEvent, StartStalled
+from vllmd.model.server import Exited, Launch, LaunchRefused, ProcessId, Ready, ServerEvent, Spawned, StartStalled
 from vllmd.observe.gpu import process_name
 from vllmd.observe.processes import (
     alive,
@@ -118,6 +118,8 @@ class ServerProcess:
             reason = f"{launch.argv[0]} cannot be started: {error.strerror}"
             await self._events.put(LaunchRefused(launch.generation, "spawn-failed", reason))
             return
+        if self.record is not None:
+            await self._events.put(Spawned(launch.generation, self.record.leader))
         stalled = await self._until_end(launch, child)
         code = child.poll()
         await self._clear_session()

@@ -4,13 +4,14 @@ In order: mode (in `decide.latency` and `decide.recover`), frozen, known to this
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vllmd.model.decision import Hold, HoldReason, Proposal
 from vllmd.model.flags import Flags, FlagValue, parse_number, show_value
 from vllmd.model.options import Catalogue
 from vllmd.model.settings import Bounds, Budget, Guard
+from vllmd.model.status import BudgetStatus
 
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
@@ -59,6 +60,20 @@ def within_budget(facts: GateFacts) -> Hold | None:
             until_s = recent[-limit] + span_s if limit else None
             return Hold(HoldReason.BUDGET, f"{len(recent)} of {limit} restarts this {word} are used", until_s)
     return None
+
+
+def budget_status(facts: GateFacts, crashes_s: Sequence[float], *, breaker_open: bool) -> BudgetStatus:
+    """Return what is used of the budget; `crashes_s` are the unix times of failures."""
+    budget, now_s = facts.budget, facts.now_s
+    return BudgetStatus(
+        restarts_hour=sum(t > now_s - _HOUR_S for t in facts.voluntary_s),
+        restarts_hour_limit=budget.restarts_per_hour,
+        restarts_day=sum(t > now_s - _DAY_S for t in facts.voluntary_s),
+        restarts_day_limit=budget.restarts_per_day,
+        crashes=sum(t > now_s - budget.breaker_window_s for t in crashes_s),
+        crashes_limit=budget.breaker_crashes,
+        breaker_open=breaker_open,
+    )
 
 
 def _frozen(name: str, guard: Guard) -> Hold | None:

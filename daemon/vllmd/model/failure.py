@@ -28,6 +28,20 @@ class FailureClass(StrEnum):
     UNKNOWN = "unknown"
 
 
+# Failures that speak against the flags of the launch, not against the host.
+OF_FLAGS = frozenset(
+    {
+        FailureClass.KV_POOL_TOO_SMALL,
+        FailureClass.UTILIZATION_TOO_HIGH,
+        FailureClass.MODEL_LEN_TOO_LONG,
+        FailureClass.START_OOM,
+        FailureClass.RUNTIME_OOM,
+        FailureClass.UNKNOWN_FLAG,
+        FailureClass.INVALID_FLAG,
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The line of the log that decided: its number (from 1) and its text, capped, escaped and masked."""
@@ -42,7 +56,9 @@ class Failure:
 
     `numbers` are in bytes (`_bytes`), tokens (`_tokens`) or ratios of the device's memory, by name:
     free_bytes, total_bytes, requested_bytes, needed_bytes (KV for one request), available_bytes (KV pool; may be
-    negative), tried_bytes, fitting_tokens (the longest length that vLLM says fits), utilization.
+    negative), tried_bytes, fitting_tokens (the longest length that vLLM says fits), utilization. Where the log says
+    them: pool_bytes (a KV pool of fixed size), weights_bytes, reserved_bytes (held by torch, unused), asked_tokens (the
+    length asked for), batched_tokens, and the counts seqs and dummy_requests (of the sampler's warm-up).
     """
 
     kind: FailureClass

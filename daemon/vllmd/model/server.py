@@ -53,6 +53,14 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Spawned:
+    """The launch has a process."""
+
+    generation: int
+    leader: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The launch answers its health check, and the answering socket is its own."""
 
@@ -86,4 +94,4 @@ class LaunchRefused:
     holder: str = ""
 
 
-ServerEvent = Ready | Exited | StartStalled | LaunchRefused
+ServerEvent = Spawned | Ready | Exited | StartStalled | LaunchRefused

@@ -1,0 +1,102 @@
+"""From settings to a daemon that is ready to run: reads the installation, checks the command, takes the lock."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+
+from vllmd.act.environment import child_environment
+from vllmd.act.server_process import Launcher
+from vllmd.cli.places import Caller, places
+from vllmd.config import read_env_file
+from vllmd.daemon import Daemon, Place, become_subreaper, lock_instance
+from vllmd.errors import CommandError
+from vllmd.model.argv import parse_command
+from vllmd.model.flags import Flags
+from vllmd.model.instance import Instance
+from vllmd.model.masking import Masker
+from vllmd.model.settings import Settings
+from vllmd.observe.installation import find_installation
+from vllmd.observe.option_source import read_catalogue
+from vllmd.observe.yaml_flags import expand_config_file
+from vllmd.report.log import configure
+from vllmd_policies import BUILT_IN
+
+_PORT = 8000  # vLLM's default (entrypoints/openai/cli_args.py)
+
+
+@contextmanager
+def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
+    """Yield the daemon of an instance, holding its lock.
+
+    CommandError when the command is not vLLM's own or holds options that it does not know; InstanceBusyError when
+    another vllmd runs the instance.
+    """
+    place = places(
+        settings.name, Caller(os.geteuid(), environ), state_dir=settings.state_dir, control=settings.listen.control
+    )
+    lock = lock_instance(place.state)
+    try:
+        become_subreaper()
+        environment = child_environment(
+            environ, read_env_file(Path(settings.engine.env_file)) if settings.engine.env_file else {}
+        )
+        instance = build_instance(settings, environment, place.state)
+        configure(settings.log.format, instance.masker)
+        host, port = listening_address(instance.command.flags, settings.engine.url)
+        launcher = Launcher(
+            state_dir=place.state,
+            environment=environment,
+            host=host,
+            port=port,
+            start_timeout_s=settings.engine.start_timeout_s,
+            drain_timeout_s=settings.engine.drain_timeout_s,
+            keep_logs=settings.log.engine_keep,
+        )
+        yield Daemon(instance, Place(place.state, place.control, place.status_file), launcher, BUILT_IN)
+    finally:
+        os.close(lock)
+
+
+def build_instance(settings: Settings, environment: Mapping[str, str], state_dir: Path) -> Instance:
+    """Return the instance: the installation found, its options read, the operator's argv in canonical form."""
+    installation = find_installation(settings.engine.argv, environment)
+    catalogue = read_catalogue(installation, state_dir)
+    length = len(installation.program)
+    argv = expand_config_file(settings.engine.argv, length, catalogue)
+    command = parse_command(argv, length, catalogue)
+    if command.problems:
+        raise CommandError("; ".join(command.problems))
+    if "uds" in command.flags:
+        raise CommandError("a server on a UNIX socket (--uds) cannot be scraped and proved ready; give it --port")
+    if not catalogue.readable:
+        structlog.get_logger().warning("options unknown", reason="the installed vLLM's source could not be read")
+    return Instance(
+        settings=settings,
+        command=command,
+        catalogue=catalogue,
+        masker=Masker.from_launch(argv, environment),
+        url=server_url(command.flags, settings.engine.url),
+        simulated=installation.simulated,
+    )
+
+
+def listening_address(flags: Flags, url: str | None) -> tuple[str, int]:
+    """Return the host (empty: all addresses) and the port that the server binds."""
+    host, port = flags.get("host"), flags.number("port")
+    if port is None and url is not None:
+        port = urlsplit(url).port
+    return (host if isinstance(host, str) else ""), int(port or _PORT)
+
+
+def server_url(flags: Flags, url: str | None) -> str:
+    """Return where the server answers on this host: as configured, or from its argv (loopback for all addresses)."""
+    if url is not None:
+        return url.rstrip("/")
+    host, port = listening_address(flags, None)
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - compared, not bound
+    scheme = "https" if "ssl-certfile" in flags else "http"
+    return f"{scheme}://{host}:{port}"

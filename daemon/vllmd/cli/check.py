@@ -1,0 +1,85 @@
+"""`vllmd check`: whether the configuration can be used, before anything is started or reloaded."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from vllmd.act.environment import child_environment
+from vllmd.cli.command_findings import command_findings
+from vllmd.cli.exits import Exit
+from vllmd.cli.findings import as_json, render, summary
+from vllmd.cli.terminal import wants_colour
+from vllmd.config import config_files, etc_folder, in_order, load_settings, read_env_file
+from vllmd.errors import ConfigError, Finding, Severity
+from vllmd.model.settings import Settings
+
+
+@click.command("check")
+@click.argument("name", default="default", envvar="VLLMD_INSTANCE")
+@click.option("--instance", metavar="NAME", help="The instance; the same as NAME.")
+@click.option("--config", type=click.Path(path_type=Path), help="Check this file alone, not those of /etc/vllmd.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="When to colour.")
+@click.option("--json", "wants_json", is_flag=True, help="Print one JSON object (vllmd.check/v1).")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only, and nothing when there are none.")
+def check(name: str, instance: str | None, config: Path | None, color: str, *, wants_json: bool, quiet: bool) -> None:
+    """Check an instance's configuration. Changes nothing and needs no daemon.
+
+    Exit code 0: it can be used, perhaps with warnings. 78: it cannot.
+    """
+    files, findings = examine(instance or name, config, os.environ)
+    errors = [f for f in findings if f.severity is Severity.ERROR]
+    if wants_json:
+        print(_as_json(files, findings))
+    elif quiet:
+        _print(errors, color)
+    else:
+        _print(findings, color)
+        print(summary(findings, len(files)))
+    sys.exit(Exit.CONFIG if errors else Exit.OK)
+
+
+def examine(name: str, config: Path | None, environ: Mapping[str, str]) -> tuple[tuple[Path, ...], tuple[Finding, ...]]:
+    """Return the files that an instance reads and everything that is wrong with them, with what they name, too."""
+    files: tuple[Path, ...] = ()
+    try:
+        files = config_files(name, config, etc_folder(environ))
+        settings, warnings = load_settings(name, files=files, environ=environ)
+    except ConfigError as error:
+        return files, error.findings
+    variables, in_env_file = _read_variables(settings)
+    in_command = command_findings(settings, child_environment(environ, variables))
+    return files, tuple(in_order((*warnings, *in_env_file, *in_command), files))
+
+
+def _read_variables(settings: Settings) -> tuple[dict[str, str], tuple[Finding, ...]]:
+    """Return the server's own variables, or what is wrong with their file; a note says where it is named."""
+    if settings.engine.env_file is None:
+        return {}, ()
+    try:
+        return read_env_file(Path(settings.engine.env_file)), ()
+    except ConfigError as error:
+        named = f"engine.env_file is set in {settings.origins['engine.env_file']}"
+        return {}, tuple(replace(finding, notes=(*finding.notes, named)) for finding in error.findings)
+
+
+def _print(findings: Sequence[Finding], color: str) -> None:
+    if findings:
+        wanted = wants_colour(color, os.environ, is_terminal=sys.stdout.isatty())
+        print(render(findings, color=wanted), end="\n\n")
+
+
+def _as_json(files: Sequence[Path], findings: Sequence[Finding]) -> str:
+    return json.dumps(
+        {
+            "schema": "vllmd.check/v1",
+            "files": [str(file) for file in files],
+            "errors": sum(finding.severity is Severity.ERROR for finding in findings),
+            "warnings": sum(finding.severity is Severity.WARNING for finding in findings),
+            "findings": [as_json(finding) for finding in findings],
+        }
+    )

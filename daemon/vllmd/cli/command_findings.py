@@ -1,0 +1,93 @@
+"""What is wrong with the server's command, seen from the vLLM that is installed here."""
+
+from collections.abc import Iterator, Mapping
+
+from vllmd.config import point_at
+from vllmd.errors import CommandError, Finding, Severity
+from vllmd.model.argv import Command, UnknownOption, parse_command
+from vllmd.model.masking import Masker
+from vllmd.model.settings import Settings
+from vllmd.observe.installation import find_installation
+from vllmd.observe.option_source import read_catalogue
+from vllmd.observe.yaml_flags import expand_config_file
+
+_ARGV = "engine.argv"
+
+
+def command_findings(settings: Settings, environment: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return a finding for a command that is refused, for each option it gets wrong, and for guards without an option.
+
+    `environment` is the server's. Nothing is started but, where it cannot be avoided, the command's interpreter.
+    """
+    argv = settings.engine.argv
+    try:
+        installation = find_installation(argv, environment)
+    except CommandError as error:
+        return (_refused(settings, str(error)),)
+    length, catalogue = len(installation.program), read_catalogue(installation, None)
+    try:
+        command = parse_command(expand_config_file(argv, length, catalogue), length, catalogue)
+    except CommandError as error:
+        return (_bad_config_file(settings, str(error)),)
+    findings = (*_unknown_options(settings, command), *_misuses(settings, command))
+    return (*findings, *_guards_without_option(settings, command))
+
+
+def _refused(settings: Settings, message: str) -> Finding:
+    """Return the refusal; what follows the semicolon of its message is the advice."""
+    argv = settings.engine.argv
+    masker = Masker.from_launch(argv, {})
+    what, _, advice = masker.mask(message).partition("; ")
+    found = " ".join(masker.mask_argv(argv))
+    return point_at(
+        Finding("E401", what, _ARGV, found, "the `vllm serve` command itself", hint=advice), settings, _ARGV, 0
+    )
+
+
+def _bad_config_file(settings: Settings, message: str) -> Finding:
+    """Return what is wrong with the file of the server's own --config."""
+    argv = settings.engine.argv
+    place = next((at for at, word in enumerate(argv) if word.partition("=")[0] == "--config"), None)
+    finding = Finding("E404", message, _ARGV, found="--config", wanted="--config FILE, as vLLM reads it")
+    return point_at(finding, settings, _ARGV, place)
+
+
+def _unknown_options(settings: Settings, command: Command) -> Iterator[Finding]:
+    for option in command.unknown:
+        finding = Finding(
+            code="E402",
+            message=option.sentence().partition("; ")[0],
+            key=_ARGV,
+            found=option.text,
+            wanted=f"an option of vLLM {command.catalogue.version or 'as it is installed'}",
+            hint=f"did you mean {option.nearest}?" if option.nearest else "",
+        )
+        yield point_at(finding, settings, _ARGV, _place(settings.engine.argv, option))
+
+
+def _place(argv: tuple[str, ...], option: UnknownOption) -> int | None:
+    """Return where in the argv an option stands."""
+    return next((at for at, word in enumerate(argv) if word.partition("=")[0] == option.text), None)
+
+
+def _misuses(settings: Settings, command: Command) -> Iterator[Finding]:
+    masker = Masker.from_launch(settings.engine.argv, {})
+    for sentence in command.misuses:
+        message = masker.mask(sentence)
+        yield point_at(Finding("E403", message, _ARGV, "", "what vLLM accepts"), settings, _ARGV)
+
+
+def _guards_without_option(settings: Settings, command: Command) -> Iterator[Finding]:
+    """Yield a warning for each flag that the operator guards or freezes and this vLLM does not have."""
+    if not command.catalogue.readable:
+        return
+    version = command.catalogue.version or "as it is installed"
+    guarded = [flag for flag in settings.guard.bounds if f"guard.{flag}" in settings.origins]
+    for flag in dict.fromkeys((*guarded, *sorted(settings.guard.frozen))):
+        if command.catalogue.knows(flag):
+            continue
+        key = f"guard.{flag}" if f"guard.{flag}" in settings.origins else "guard.frozen"
+        message = f"vLLM {version} has no option --{flag}"
+        note = "the name in [guard] has no effect"
+        finding = Finding("W410", message, key, flag, "", severity=Severity.WARNING, notes=(note,))
+        yield point_at(finding, settings, key)

@@ -1,0 +1,220 @@
+"""The shell around the loop: builds the world, reads it at intervals, and feeds the loop one thing at a time."""
+
+import asyncio
+import ctypes
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from vllmd.act.launch_logs import cap_size, log_path
+from vllmd.act.server_process import Launcher, ServerProcess
+from vllmd.clock import SystemClock
+from vllmd.decide.propose import Policy
+from vllmd.errors import ControlError, InstanceBusyError, VllmdError
+from vllmd.loop import Loop
+from vllmd.model.instance import Instance
+from vllmd.model.life import ALIVE
+from vllmd.model.server import Launch, ServerState
+from vllmd.model.snapshot import Gpu, Snapshot
+from vllmd.model.status import Status
+from vllmd.observe.child_log import LogFollower, read_for_diagnosis
+from vllmd.observe.gpu import NvmlReader
+from vllmd.observe.scrape import HttpScraper
+from vllmd.report.control import Command, ControlServer
+from vllmd.report.exporter import Exporter
+from vllmd.report.journal import Journal
+from vllmd.report.ledger import open_ledger
+from vllmd.report.notify import SdNotifier
+from vllmd.report.publication import Publication
+from vllmd.report.status_file import write_status
+from vllmd.report.status_json import status_document
+from vllmd.supervisor import Logs, Supervisor
+
+_NVML_LIMIT_S = 5.0  # a driver in trouble answers late or never; the loop must not wait for it
+_LOOK_S = 1.0  # between looks at a server that is not serving yet: its log, its backoff
+_PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the daemon keeps its files and answers."""
+
+    state_dir: Path
+    control: Path
+    status_file: Path
+
+
+class Daemon:
+    """Runs one instance until it is told to stop."""
+
+    def __init__(self, instance: Instance, place: Place, launcher: Launcher, policies: Sequence[Policy]) -> None:
+        self._instance = instance
+        self._place = place
+        self._launcher = launcher
+        self._clock = SystemClock()
+        self._publication = Publication(since_s=self._clock.now_s())
+        self._notifier = SdNotifier()
+        self._scraper = HttpScraper(instance.url)
+        self._gpu = NvmlReader(self._is_ours)
+        self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
+        self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._loop = self._build_loop(policies)
+
+    def _is_ours(self, pid: int) -> bool:
+        return self._server.is_ours(pid)
+
+    def _build_loop(self, policies: Sequence[Policy]) -> Loop:
+        ledger = open_ledger(self._place.state_dir, self._instance.masker.mask)
+        journal = Journal(ledger, self._instance.masker)
+        supervisor = Supervisor(self._instance, self._server, self._clock, journal, _logs(self._launcher.log_dir))
+        return Loop(self._instance, supervisor, journal, self._clock, policies, self._publish)
+
+    async def run(self) -> None:
+        """Keep the instance serving until SIGTERM or SIGINT. VllmdError when an address is taken."""
+        async with AsyncExitStack() as stack:
+            control = ControlServer(self._place.control, self._commands(), self._instance.settings.listen.group)
+            await control.start()
+            stack.push_async_callback(control.close)
+            exporter = Exporter(self._instance.settings.listen.metrics, self._publication)
+            exporter.start()
+            stack.callback(exporter.close)
+            stack.push_async_callback(self._scraper.close)
+            scheduler = self._schedule()
+            stack.callback(scheduler.shutdown, wait=False)
+            events = asyncio.create_task(self._pump_events())
+            stack.callback(events.cancel)
+            self._listen_to_signals()
+            self._loop.begin()
+            self._notifier.ready()
+            await self._until_stopped(events)
+            self._notifier.stopping()
+
+    async def _until_stopped(self, events: "asyncio.Task[None]") -> None:
+        """Do one piece of work after the other. A bug in a launch's task ends the daemon: it would serve unwatched."""
+        while self._loop.supervisor.life.state is not ServerState.STOPPED:
+            work = asyncio.ensure_future(self._work.get())
+            await asyncio.wait({work, events}, return_when=asyncio.FIRST_COMPLETED)
+            if events.done():
+                work.cancel()
+                events.result()
+                return
+            work.result()()
+
+    # What brings work
+
+    def _schedule(self) -> AsyncIOScheduler:
+        interval_s = self._instance.settings.engine.scrape_interval_s
+        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
+        scheduler.add_job(self._read, "interval", seconds=interval_s)
+        scheduler.add_job(self._look, "interval", seconds=min(_LOOK_S, interval_s))
+        scheduler.start()
+        return scheduler
+
+    async def _read(self) -> None:
+        """Take one reading of everything and hand it to the loop."""
+        life = self._loop.supervisor.life
+        serving = life.state is ServerState.SERVING
+        metrics = await self._scraper.scrape() if serving else None
+        memory = psutil.virtual_memory()
+        snapshot = Snapshot(
+            at_s=self._clock.now_s(),
+            generation=life.launch.generation if life.launch else 0,
+            metrics=metrics,
+            gpus=await self._read_gpus(),
+            host_free_bytes=memory.available,
+            host_total_bytes=memory.total,
+        )
+        if life.state in ALIVE and life.launch is not None:
+            self._server.note_members()
+            if cap_size(Path(life.launch.log_path), self._instance.settings.log.engine_max_bytes):
+                log.info("log capped", path=life.launch.log_path)
+        self._work.put_nowait(lambda: self._loop.tick(snapshot))
+
+    async def _look(self) -> None:
+        """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due."""
+        if self._loop.supervisor.life.state is not ServerState.SERVING:
+            self._work.put_nowait(self._loop.look)
+
+    async def _read_gpus(self) -> tuple[Gpu, ...] | None:
+        try:
+            async with asyncio.timeout(_NVML_LIMIT_S):
+                return await asyncio.to_thread(self._gpu.read)
+        except TimeoutError:
+            log.warning("NVML does not answer", limit_s=_NVML_LIMIT_S)
+            return None
+
+    async def _pump_events(self) -> None:
+        while True:
+            event = await self._server.events()
+            self._work.put_nowait(lambda event=event: self._loop.on_event(event))  # type: ignore[misc]
+
+    def _listen_to_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._work.put_nowait, self._loop.stop)
+
+    def _commands(self) -> dict[str, Command]:
+        return {
+            "status": Command(self._status),
+            "restart": Command(lambda: {"message": self._loop.restart()}, changing=True),
+        }
+
+    def _status(self) -> Mapping[str, Any]:
+        status = self._publication.get()
+        if status is None:
+            raise ControlError("vllmd is starting and has no status yet")
+        return status_document(status)
+
+    def _publish(self, status: Status) -> None:
+        self._publication.set(status)
+        self._notifier.status(f"{status.state}: {status.message}")
+        try:
+            write_status(self._place.status_file, status_document(status))
+        except OSError as error:
+            log.warning("status.json cannot be written", reason=str(error))
+
+
+def _logs(folder: Path) -> Logs:
+    followers: dict[int, LogFollower] = {}
+
+    def new_lines(launch: Launch) -> list[str]:
+        if launch.generation not in followers:
+            followers.clear()  # one launch is followed at a time
+            followers[launch.generation] = LogFollower(Path(launch.log_path))
+        return followers[launch.generation].new_lines()
+
+    return Logs(
+        path=lambda generation: log_path(folder, generation),
+        whole=lambda launch: read_for_diagnosis(Path(launch.log_path)),
+        new_lines=new_lines,
+    )
+
+
+def lock_instance(state_dir: Path) -> int:
+    """Lock the instance for this process; return the descriptor that holds the lock. InstanceBusyError if taken."""
+    state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise InstanceBusyError(f"another vllmd already runs the instance in {state_dir}") from error
+    return descriptor
+
+
+def become_subreaper() -> None:
+    """Let orphans of the server become our children, so that they can be collected. VllmdError if refused."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise VllmdError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,40 @@
+"""Takes a line of vLLM's log apart: what it says, and whether it only repeats what a user sent."""
+
+import re
+
+MAX_CHARS = 4000  # of a line; every message that decides is shorter, dumps of inputs are not
+_PREFIX_CHARS = 300  # how far into a line the logger's prefix may end
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+# `(EngineCore pid=12) ERROR 11-29 16:49:53 [core.py:1332] `, also with 0.7's `core.py:291] ` for the place, and after
+# what a container runtime or a log collector puts before it.
+_LOGGED = re.compile(
+    r"\b(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\.\d+ )?\[?[\w./\\-]+:\d+\] ?"
+)
+_PRINTED = re.compile(r"(?:\([A-Za-z][^()]{0,60} pid=\d+\) ?)?(?:\[rank\d+\]: ?)?")  # no logger: a traceback's end
+# Lines that hold prompts, outputs or whole requests: whatever they say, it is a user's text (vLLM 0.6 to 0.33:
+# logging_utils/dump_input.py, entrypoints/logger.py).
+_ECHOES = (
+    "Dumping input data",
+    "Dumping scheduler output",
+    "Dumping scheduler stats",
+    "Received request",
+    "Generated response",
+    "prompt: '",
+    'prompt: "',
+    "prompt_token_ids",
+)
+
+
+def message(line: str) -> str:
+    """Return what a line says, without colour, process, level, time and place; cut at a blank before MAX_CHARS."""
+    if len(line) > MAX_CHARS:
+        line = line[:MAX_CHARS].rpartition(" ")[0]  # a secret cut in two would no longer be known as one
+    text = _ANSI.sub("", line) if "\x1b" in line else line
+    prefix = _LOGGED.search(text, 0, _PREFIX_CHARS) or _PRINTED.match(text)
+    return text[prefix.end() :] if prefix else text
+
+
+def is_echo(line: str) -> bool:
+    """Whether a line repeats inputs or outputs, so that its words say nothing about the server."""
+    return any(mark in line for mark in _ECHOES)

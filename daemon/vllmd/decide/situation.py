@@ -1,0 +1,39 @@
+"""What a policy may read, gathered from what the loop knows."""
+
+from vllmd.decide.vllm_defaults import batch_defaults, chunked_prefill_default
+from vllmd.model.decision import Assessment, Situation
+from vllmd.model.failure import Failure
+from vllmd.model.flags import Flags
+from vllmd.model.instance import Instance
+from vllmd.model.snapshot import Snapshot
+from vllmd.model.status import StartFacts
+
+
+def situation_of(
+    instance: Instance,
+    flags: Flags,
+    start: StartFacts,
+    snapshot: Snapshot | None,
+    *,
+    failure: Failure | None = None,
+    assessment: Assessment | None = None,
+    repeats: int = 0,
+) -> Situation:
+    """Return the situation: effective values come from the start log where it tells them, else from vLLM's defaults."""
+    gpus = snapshot.gpus if snapshot else None
+    batched_tokens, sequences = batch_defaults(gpus, flags, instance.catalogue.version)
+    smallest = min(gpus, key=lambda g: g.free_bytes) if gpus else None
+    guard = instance.settings.guard
+    return Situation(
+        baseline=instance.baseline,
+        flags=flags,
+        failure=failure,
+        assessment=assessment,
+        repeats=repeats,
+        chunked_prefill_default=chunked_prefill_default(instance.catalogue.version),
+        batched_tokens=start.batched_tokens or batched_tokens,
+        max_num_seqs=sequences,
+        bounds={n: (b.low, b.high) for n, b in guard.bounds.items() if n not in guard.frozen},
+        gpu_free_bytes=smallest.free_bytes if smallest else None,
+        gpu_total_bytes=smallest.total_bytes if smallest else None,
+    )

@@ -1,0 +1,36 @@
+"""An instance: what does not change while vllmd runs: the operator's command and what this vLLM accepts."""
+
+from dataclasses import dataclass, replace
+
+from vllmd.model.argv import Command
+from vllmd.model.flags import SHUTDOWN_TIMEOUT, Flags
+from vllmd.model.masking import Masker
+from vllmd.model.options import Catalogue
+from vllmd.model.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Settings, the baseline command, and what the installed vLLM accepts. `url` is where the server answers."""
+
+    settings: Settings
+    command: Command
+    catalogue: Catalogue
+    masker: Masker
+    url: str
+    simulated: bool
+
+    @property
+    def baseline(self) -> Flags:
+        """The operator's flags, and a drain on SIGTERM where vLLM has one and the operator did not say.
+
+        vLLM's default aborts requests in flight (--shutdown-timeout 0, from 0.18 on).
+        """
+        flags = self.command.flags
+        if SHUTDOWN_TIMEOUT in flags or not self.catalogue.knows(SHUTDOWN_TIMEOUT):
+            return flags
+        return flags.changed({SHUTDOWN_TIMEOUT: str(round(self.settings.engine.drain_timeout_s))})
+
+    def argv(self, flags: Flags) -> tuple[str, ...]:
+        """Return the command line of a launch with these flags."""
+        return replace(self.command, flags=flags).argv()

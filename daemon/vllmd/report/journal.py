@@ -1,0 +1,184 @@
+"""The journal of an instance: what was decided and what came of it, recorded in the ledger, told in the log, counted.
+
+Nothing enters it unmasked: flags and argv may hold keys.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from vllmd.model.decision import Action, Change, Hold, Outcome, Verification
+from vllmd.model.failure import Failure
+from vllmd.model.flags import Flags, FlagValue, show_value
+from vllmd.model.masking import Masker
+from vllmd.model.server import Launch
+from vllmd.model.status import DecisionRecord
+from vllmd.ports import Ledger
+
+_KEPT = 20
+
+
+class Journal:
+    """Records every step; `launches`, `outage_s` and `suppressed` are its counters since the daemon began."""
+
+    def __init__(self, ledger: Ledger, masker: Masker) -> None:
+        self._ledger = ledger
+        self._masker = masker
+        self._log = structlog.get_logger()
+        self._records: deque[DecisionRecord] = deque(ledger.recent(_KEPT), maxlen=_KEPT)
+        self._advised: set[tuple[Flags, Flags]] = set()
+        self.last: Change | Hold | None = None
+        self.last_failure: Failure | None = None
+        self.launches: Counter[str] = Counter()
+        self.outage_s: dict[str, float] = {}
+        self.suppressed: Counter[str] = Counter()
+
+    @property
+    def decisions(self) -> tuple[DecisionRecord, ...]:
+        """The last changes with what became of them, newest last."""
+        return tuple(self._records)
+
+    def generation(self) -> int:
+        """Return an unused generation number."""
+        return self._ledger.next_generation()
+
+    def launch(self, launch: Launch, cause: str) -> None:
+        """Record a launch and why it is made (first, crash, change, rollback, admin)."""
+        self.launches[cause] += 1
+        masked = replace(
+            launch, argv=self._masker.mask_argv(launch.argv), flags=masked_flags(launch.flags, self._masker)
+        )
+        self._ledger.record(masked, launch.started_at_s)
+        self._log.info("launch", generation=launch.generation, cause=cause, argv=" ".join(masked.argv))
+
+    def serving(self, launch: Launch, cause: str, outage_s: float, start_s: float) -> None:
+        """Record that a launch serves, the outage that it ends, and how long its start took."""
+        self.outage_s[cause] = self.outage_s.get(cause, 0.0) + outage_s
+        self._log.info(
+            "serving", generation=launch.generation, outage_s=round(outage_s, 2), start_s=round(start_s, 2), cause=cause
+        )
+
+    def failure(self, failure: Failure, at_s: float) -> None:
+        """Record a failure."""
+        self.last_failure = failure
+        self._ledger.record(failure, at_s)
+        line = {"line": failure.evidence.line, "text": failure.evidence.text} if failure.evidence else {}
+        self._log.warning(
+            "failure",
+            kind=failure.kind,
+            phase=failure.phase,
+            generation=failure.generation,
+            exit_code=failure.exit_code,
+            summary=failure.summary,
+            **line,
+        )
+
+    def hold(self, hold: Hold, at_s: float) -> None:
+        """Count a hold; record and log it when its reason differs from the last decision's."""
+        self.suppressed[hold.reason] += 1
+        if isinstance(self.last, Hold) and self.last.reason is hold.reason:
+            self.last = hold
+            return
+        self.last = hold
+        self._ledger.record(hold, at_s)
+        self._log.info("hold", reason=hold.reason, message=hold.message)
+
+    def change(self, change: Change) -> Change:
+        """Give a change its id and record it; return it with the id."""
+        numbered = replace(change, id=self._ledger.next_decision_id())
+        shown = self._masked(numbered)
+        self.last = shown
+        self._records.append(DecisionRecord(shown))
+        if change.action is Action.ADVISE:
+            self._advised.add((change.flags_before, change.flags_after))
+        self._ledger.record(shown, change.at_s)
+        self._log.info(
+            "decision",
+            id=numbered.id,
+            action=change.action,
+            change=describe(change.flags_before, change.flags_after),
+            trigger=change.proposal.trigger,
+            policy=change.proposal.policy,
+            reason=shown.proposal.reason,
+            wait_s=change.wait_s,
+            **{name: round(value, 4) for name, value in change.proposal.numbers.items()},
+        )
+        return numbered
+
+    def outcome(self, outcome: Outcome, at_s: float) -> None:
+        """Record what the actuator did."""
+        masked = replace(outcome, change=self._masked(outcome.change))
+        self._amend(outcome.change.id, outcome=masked)
+        self._ledger.record(masked, at_s)
+        self._log.info("outcome", id=outcome.change.id, served=outcome.served, outage_s=outcome.outage_s)
+
+    def verification(self, verification: Verification) -> None:
+        """Record what a change brought."""
+        self._amend(verification.change_id, verification=verification)
+        self._ledger.record(verification, verification.at_s)
+        self._log.info(
+            "verification",
+            id=verification.change_id,
+            effect=verification.effect,
+            message=verification.message,
+            before=verification.before,
+            after=verification.after,
+        )
+
+    def advised(self) -> frozenset[tuple[Flags, Flags]]:
+        """Return (flags before, flags after) of the advice given."""
+        return frozenset(self._advised)
+
+    def setter_of(self, name: str) -> Change | None:
+        """Return the last change that set a flag and is in force."""
+        for record in reversed(self._records):
+            change = record.change
+            done = change.action is not Action.ADVISE
+            if done and change.flags_before.get(name) != change.flags_after.get(name):
+                return change
+        return None
+
+    def _amend(
+        self, change_id: str, *, outcome: Outcome | None = None, verification: Verification | None = None
+    ) -> None:
+        for index, record in enumerate(self._records):
+            if record.change.id == change_id:
+                self._records[index] = DecisionRecord(
+                    record.change, outcome or record.outcome, verification or record.verification
+                )
+
+    def _masked(self, change: Change) -> Change:
+        proposal = replace(change.proposal, reason=self._masker.mask(change.proposal.reason))
+        return replace(
+            change,
+            proposal=proposal,
+            flags_before=masked_flags(change.flags_before, self._masker),
+            flags_after=masked_flags(change.flags_after, self._masker),
+        )
+
+
+def describe(before: Flags, after: Flags) -> str:
+    """Return the difference of two sets of flags as an operator reads it; "same flags" if there is none."""
+    parts = (f"{n} {show_value(old)} -> {show_value(new)}" for n, (old, new) in after.differences(before).items())
+    return ", ".join(parts) or "same flags"
+
+
+def masked_flags(flags: Mapping[str, FlagValue], masker: Masker) -> Flags:
+    """Return the flags with every secret value masked."""
+    return Flags(tuple((name, _masked_value(name, value, masker)) for name, value in flags.items()))
+
+
+def _masked_value(name: str, value: FlagValue, masker: Masker) -> FlagValue:
+    match value:
+        case bool():
+            return value
+        case str():
+            return masker.mask_argv((f"--{name}", value))[1]
+        case tuple():
+            return tuple(_masked_all(name, value, masker))
+
+
+def _masked_all(name: str, values: Iterable[str], masker: Masker) -> Iterable[str]:
+    return (masker.mask_argv((f"--{name}", value))[1] for value in values)

@@ -1,0 +1,189 @@
+"""The ledger: what was tried and how it ended, in SQLite. What it acknowledged survives a kill -9."""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, assert_never
+
+import msgspec
+import structlog
+
+from vllmd.model.decision import Change, Hold, Outcome, Verification
+from vllmd.model.failure import Failure
+from vllmd.model.flags import Flags
+from vllmd.model.server import Launch
+from vllmd.model.status import DecisionRecord
+from vllmd.report.ledger_file import LedgerError, open_file
+from vllmd.report.status_file import read_status
+
+LEDGER_NAME = "ledger.db"
+
+Entry = Launch | Failure | Change | Hold | Outcome | Verification
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class SqliteLedger:
+    """A ports.Ledger over one connection, used by one thread. `open_ledger` makes it."""
+
+    def __init__(self, connection: sqlite3.Connection, mask: Callable[[str], str]) -> None:
+        self._connection = connection
+        self._mask = mask
+
+    def close(self) -> None:
+        """Close the file; its write-ahead log is folded in."""
+        self._connection.close()
+
+    def next_decision_id(self) -> str:
+        """Return an unused decision id; it stays used even if no decision follows. Raises LedgerError."""
+        return f"D{self._next('decision')}"
+
+    def next_generation(self) -> int:
+        """Return an unused generation number; it stays used even if no launch follows. Raises LedgerError."""
+        return self._next("generation")
+
+    def record(self, entry: Entry, at_s: float) -> None:
+        """Store one entry with its secrets masked; it is on disk when this returns. Raises LedgerError."""
+        table, columns = _place(entry)
+        payload = msgspec.json.encode(_masked(msgspec.to_builtins(entry), self._mask)).decode()
+        values = {"at_s": at_s, **columns, "payload": payload}
+        names, marks = ", ".join(values), ", ".join("?" * len(values))
+        with self._transaction() as connection:
+            connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))  # noqa: S608 - names of ours
+
+    def changes(self, since_s: float) -> Sequence[Change]:
+        """Return the changes since a time, oldest first."""
+        rows = self._rows("SELECT payload FROM decisions WHERE at_s >= ? AND id IS NOT NULL ORDER BY seq", since_s)
+        return _all_decoded((payload for (payload,) in rows), Change)
+
+    def launches_since(self, since_s: float) -> Sequence[Launch]:
+        """Return the launches since a time, oldest first."""
+        rows = self._rows("SELECT payload FROM launches WHERE at_s >= ? ORDER BY seq", since_s)
+        return _all_decoded((payload for (payload,) in rows), Launch)
+
+    def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
+        """Return the failures since a time, each after its time in unix seconds, oldest first."""
+        rows = self._rows("SELECT at_s, payload FROM failures WHERE at_s >= ? ORDER BY seq", since_s)
+        return [(at_s, failure) for at_s, payload in rows if (failure := _decoded(payload, Failure)) is not None]
+
+    def tried_flags(self) -> frozenset[Flags]:
+        """Return every set of flags that was ever launched, with secrets masked."""
+        rows = self._rows("SELECT DISTINCT json_extract(payload, '$.flags') FROM launches")
+        return frozenset(_all_decoded((payload for (payload,) in rows), Flags))
+
+    def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
+        """Return the last changes with what became of each, newest last."""
+        query = "SELECT payload FROM decisions WHERE id IS NOT NULL ORDER BY seq DESC LIMIT ?"
+        changes = _all_decoded((payload for (payload,) in reversed(self._rows(query, limit))), Change)
+        outcomes = "SELECT payload FROM outcomes WHERE change_id = ? ORDER BY seq DESC LIMIT 1"
+        verifications = "SELECT payload FROM verifications WHERE change_id = ? ORDER BY seq DESC LIMIT 1"
+        return tuple(
+            DecisionRecord(c, self._one(outcomes, c.id, Outcome), self._one(verifications, c.id, Verification))
+            for c in changes
+        )
+
+    def at_least(self, decision: int, generation: int) -> None:
+        """Let the next decision and launch be numbered above these, which are known from elsewhere."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT INTO counters VALUES (?, ?) ON CONFLICT DO UPDATE SET value = max(value, excluded.value)",
+                (("decision", decision), ("generation", generation)),
+            )
+
+    def _next(self, counter: str) -> int:
+        """Return the next value of a counter, on disk before it is used."""
+        query = "INSERT INTO counters VALUES (?, 1) ON CONFLICT DO UPDATE SET value = value + 1 RETURNING value"
+        with self._transaction() as connection:
+            # All rows are fetched: the statement must have ended before its transaction can.
+            ((value,),) = connection.execute(query, (counter,)).fetchall()
+        return int(value)
+
+    def _one(self, query: str, change_id: str, kind: type[T]) -> T | None:
+        """Return the one entry that a query finds about a change."""
+        return next(iter(_all_decoded((payload for (payload,) in self._rows(query, change_id)), kind)), None)
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        """Return the rows of a query."""
+        with self._transaction() as connection:
+            return connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit what was done; LedgerError where SQLite fails (a full disk, a damaged page)."""
+        try:
+            with self._connection:
+                yield self._connection
+        except sqlite3.Error as error:
+            raise LedgerError(f"the ledger failed: {error}") from error
+
+
+def open_ledger(folder: Path, mask: Callable[[str], str]) -> SqliteLedger:
+    """Open the ledger of a state folder; `mask` hides secrets in all that is stored.
+
+    An unreadable file is set aside and named in a warning. LedgerError if it is from a newer vllmd or cannot be had.
+    """
+    opened = open_file(folder / LEDGER_NAME)
+    ledger = SqliteLedger(opened.connection, mask)
+    if opened.set_aside is not None:
+        log.warning("ledger unreadable, set aside; a new one begins", path=str(opened.set_aside))
+    if opened.fresh:
+        ledger.at_least(*_numbers_told(folder))
+    return ledger
+
+
+def _numbers_told(folder: Path) -> tuple[int, int]:
+    """Return the highest decision and generation in status.json: numbers never repeat, even if a ledger is lost."""
+    document = read_status(folder / "status.json").document or {}
+    instances = [i for i in document.get("instances", ()) if isinstance(i, dict)]
+    generations = [g for i in instances if isinstance(g := i.get("generation"), int)]
+    ids = [str(d.get("id", "")) for i in instances for d in i.get("decisions") or () if isinstance(d, dict)]
+    decisions = [int(i[1:]) for i in ids if i[1:].isdecimal()]
+    return max(decisions, default=0), max(generations, default=0)
+
+
+def _place(entry: Entry) -> tuple[str, dict[str, object]]:
+    """Return the table of an entry and its columns beside time and payload."""
+    match entry:
+        case Launch():
+            return "launches", {"generation": entry.generation}
+        case Failure():
+            return "failures", {"generation": entry.generation, "kind": entry.kind.value}
+        case Hold():
+            return "decisions", {"id": None, "action": "hold"}
+        case Change():
+            return "decisions", {"id": entry.id, "action": entry.action.value}
+        case Outcome():
+            return "outcomes", {"change_id": entry.change.id, "generation": entry.generation}
+        case Verification():
+            return "verifications", {"change_id": entry.change_id, "effect": entry.effect.value}
+        case _:
+            assert_never(entry)
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with every text masked."""
+    match value:
+        case str():
+            return mask(value)
+        case dict():
+            return {key: _masked(inner, mask) for key, inner in value.items()}
+        case list() | tuple():
+            return [_masked(inner, mask) for inner in value]
+        case _:
+            return value
+
+
+def _all_decoded(payloads: Iterator[str], kind: type[T]) -> list[T]:
+    """Return the entries that can be read."""
+    return [entry for payload in payloads if (entry := _decoded(payload, kind)) is not None]
+
+
+def _decoded(payload: str, kind: type[T]) -> T | None:
+    """Return a stored entry; None, and a warning, for one that this version cannot read."""
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except (msgspec.DecodeError, TypeError) as error:
+        log.warning("ledger entry skipped", kind=kind.__name__, reason=str(error))
+        return None

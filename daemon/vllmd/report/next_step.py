@@ -1,0 +1,50 @@
+"""What to type next, from an instance's status. Only commands that exist."""
+
+from vllmd.report.reading import Fields, number, part, text
+
+
+def next_steps(instance: Fields, name: str, *, live: bool, denied: bool = False) -> tuple[str, ...]:
+    """Return one or two lines, each with a command; `live` says whether the daemon answered.
+
+    In this order: no permission, a dead daemon, a server that is held, one that is on its way, an advice, all well.
+    """
+    if denied:
+        return (f"`sudo vllmd status {name}`, or join the group of the control socket",)
+    if not live:
+        return _daemon_is_dead(name)
+    match instance.get("state"):
+        case "held" | "stopped":
+            return (*_log(instance), f"`vllmd restart {name}` once the cause is gone")
+        case "serving":
+            return _serving(instance, name)
+        case _:
+            return (*_log(instance), f"`vllmd status {name} -w` to watch")
+
+
+def _daemon_is_dead(name: str) -> tuple[str, ...]:
+    """Return how to get the daemon back."""
+    return (
+        f"`systemctl status vllmd@{name}` where it is a service, else start `vllmd run` again",
+        f"`vllmd status {name} --json` for all that was told last",
+    )
+
+
+def _serving(instance: Fields, name: str) -> tuple[str, ...]:
+    """Return the steps for a server that serves."""
+    last = part(instance, "last_decision")
+    everything = f"`vllmd status {name} --json` for every decision and its numbers"
+    if last.get("action") == "advise":
+        domain = text(last, "domain", "latency")
+        return (f'set mode.{domain} = "active" and start vllmd again to let it act on {text(last, "id")}', everything)
+    return (f"`vllmd status {name} -w` to watch, {everything}",)
+
+
+def _log(instance: Fields) -> tuple[str, ...]:
+    """Return how to read the log, at the line that decided if it is in this log."""
+    path = text(instance, "log", "")
+    if not path:
+        return ()
+    failure = part(instance, "last_failure")
+    line = number(part(failure, "evidence"), "line")
+    here = line is not None and failure.get("generation") == instance.get("generation")
+    return (f"`less +{int(line or 1)} {path}`" if here else f"`less +G {path}`",)

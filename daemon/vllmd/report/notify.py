@@ -1,0 +1,40 @@
+"""Talk to the service manager: sd_notify(3), in a few lines of socket code."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+
+from vllmd.model.masking import plain
+
+_STATUS_LIMIT = 200
+
+
+class SdNotifier:
+    """A ports.Notifier over $NOTIFY_SOCKET; without one it does nothing."""
+
+    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+        address = env.get("NOTIFY_SOCKET", "")
+        # A leading @ stands for the zero byte of an abstract socket (unix(7)).
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+
+    def ready(self) -> None:
+        """Say that the daemon is up."""
+        self._send("READY=1")
+
+    def status(self, text: str) -> None:
+        """Say in one line what goes on. Escaped: a line break would begin another assignment."""
+        self._send(f"STATUS={plain(text, _STATUS_LIMIT)}")
+
+    def stopping(self) -> None:
+        """Say that the daemon is going down."""
+        self._send("STOPPING=1")
+
+    def _send(self, assignment: str) -> None:
+        """Send one datagram, best effort: a manager that does not listen must not stop the server's care."""
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
+            manager.settimeout(1.0)
+            with contextlib.suppress(OSError):
+                manager.sendto(assignment.encode(), self._address)

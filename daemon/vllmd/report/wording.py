@@ -1,0 +1,32 @@
+"""The short texts that several reports share: what a change moves, and when something was."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from vllmd.model.decision import Change
+from vllmd.model.flags import show_value
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One flag of a change, as an operator reads it."""
+
+    flag: str
+    before: str
+    after: str
+
+
+def moves(change: Change) -> tuple[Move, ...]:
+    """Return what a change moves; empty for a launch with the same flags."""
+    differences = change.flags_after.differences(change.flags_before)
+    return tuple(Move(flag, show_value(before), show_value(after)) for flag, (before, after) in differences.items())
+
+
+def change_text(change: Change) -> str:
+    """Return a change in one line: "max-num-seqs 256 -> 192"."""
+    return ", ".join(f"{m.flag} {m.before} -> {m.after}" for m in moves(change)) or "same flags"
+
+
+def rfc3339(at_s: float) -> str:
+    """Return unix seconds as RFC 3339 in UTC, whole seconds."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

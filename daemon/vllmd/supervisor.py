@@ -1,0 +1,180 @@
+"""The supervisor: carries out what the loop decided, one server at a time, and knows what that costs.
+
+It holds the life of the server and the launch that comes next. It decides nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vllmd.decide.log_phase import DOING
+from vllmd.decide.start_log import phase_reached, read_start
+from vllmd.model.decision import Change, Outcome
+from vllmd.model.flags import Flags
+from vllmd.model.instance import Instance
+from vllmd.model.life import ALIVE, Life
+from vllmd.model.server import Launch, Phase, ProcessId, ServerState
+from vllmd.model.status import StartFacts
+from vllmd.ports import Clock, Server
+from vllmd.report.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The server's logs: where a generation's lies, all of it for a diagnosis, and what was added to it."""
+
+    path: Callable[[int], Path]
+    whole: Callable[[Launch], Sequence[str]]
+    new_lines: Callable[[Launch], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A launch that is decided: its flags, why (first, crash, change, rollback, admin), and the change behind it."""
+
+    flags: Flags
+    cause: str
+    change: Change | None = None
+    fallback: Flags | None = None  # taken when these flags do not come to serve
+    due_s: float = 0.0  # unix time, not before
+
+
+class Supervisor:
+    """Launches, restarts and stops the server through `ports.Server`."""
+
+    def __init__(self, instance: Instance, server: Server, clock: Clock, journal: Journal, logs: Logs) -> None:
+        self._instance = instance
+        self._server = server
+        self._clock = clock
+        self._journal = journal
+        self._logs = logs
+        self.life = Life(since_s=clock.now_s())
+        self.facts = StartFacts()
+        self.start_s: float | None = None  # how long the last start took
+        self._current = Next(instance.baseline, "first")
+        self._coming: Next | None = None
+
+    @property
+    def current(self) -> Next:
+        """The launch that lives, or lived last."""
+        return self._current
+
+    @property
+    def flags(self) -> Flags:
+        """The flags in force, or those of the launch that comes."""
+        return (self._coming or self._current).flags
+
+    @property
+    def due_s(self) -> float | None:
+        """When a waiting launch is due (unix seconds); None if none waits for its time."""
+        return self._coming.due_s if self._coming and self.life.state is ServerState.BACKOFF else None
+
+    def launch(self, following: Next) -> None:
+        """Launch now. LifeError while a server lives."""
+        generation = self._journal.generation()
+        launch = Launch(
+            generation=generation,
+            argv=self._instance.argv(following.flags),
+            flags=following.flags,
+            started_at_s=self._clock.now_s(),
+            log_path=str(self._logs.path(generation)),
+        )
+        self.life = self.life.moved(ServerState.STARTING, launch.started_at_s, f"starting ({following.cause})", launch)
+        self._current, self._coming = following, None
+        self.facts = StartFacts()
+        self._journal.launch(launch, following.cause)
+        self._server.launch(launch)
+
+    def launch_when_due(self) -> None:
+        """Launch what waits, if its time has come."""
+        if self._coming is not None and self.due_s is not None and self._clock.now_s() >= self.due_s:
+            self.launch(self._coming)
+
+    def restart(self, following: Next, message: str) -> None:
+        """Drain and stop the server, then launch."""
+        self._coming = following
+        self._move(ServerState.DRAINING, message)
+        self._server.stop()
+
+    def wait(self, following: Next, message: str) -> None:
+        """Launch when it is due: at once if that is now."""
+        self._coming = following
+        self._move(ServerState.BACKOFF, message)
+        self.launch_when_due()
+
+    def hold(self, message: str) -> None:
+        """Keep the server down until somebody acts."""
+        self._coming = None
+        self._move(ServerState.HELD, message)
+
+    def stop(self) -> None:
+        """Stop the server for good."""
+        self._coming = None
+        if self.life.state in ALIVE:
+            if self.life.state is not ServerState.DRAINING:
+                self._move(ServerState.DRAINING, "stopping")
+            self._server.stop()
+        elif self.life.state is not ServerState.STOPPED:
+            self._move(ServerState.STOPPED, "stopped")
+
+    def spawned(self, leader: ProcessId) -> None:
+        """Take note of the server's process."""
+        if self.life.launch is not None:
+            self.life = replace(self.life, launch=replace(self.life.launch, leader=leader))
+
+    def ready(self) -> Outcome | None:
+        """Take note that the server serves; return the outcome of the change behind the launch, if there is one."""
+        now_s, launch, down_s = self._clock.now_s(), self.life.launch, self.life.down_since_s
+        if launch is None or self.life.state is not ServerState.STARTING:
+            return None
+        self.start_s = now_s - launch.started_at_s
+        outage_s = now_s - down_s if down_s is not None else None
+        self._move(ServerState.SERVING, "serving")
+        self._journal.serving(launch, self._current.cause, outage_s or 0.0, self.start_s)
+        return self._outcome(served=True, outage_s=outage_s)
+
+    def stopped(self) -> None:
+        """Take note of an end that was asked for: launch what comes next, or stay down."""
+        if self._coming is not None:
+            self.launch(self._coming)
+        else:
+            self._move(ServerState.STOPPED, "stopped")
+
+    def failed(self) -> Outcome | None:
+        """Return the outcome of the change behind a launch that ended before it served."""
+        return self._outcome(served=False, outage_s=None) if self.life.state is ServerState.STARTING else None
+
+    def read_new_lines(self) -> None:
+        """Take in what the server printed since the last look."""
+        launch = self.life.launch
+        if launch is not None:
+            self.facts = read_start(self.facts, self._logs.new_lines(launch))
+            if self.life.state is ServerState.STARTING:
+                self.life = self.life.saying(f"starting ({self._current.cause}): {DOING[phase_reached(self.facts)]}")
+
+    def whole_log(self) -> Sequence[str]:
+        """Return the log of the last launch, for a diagnosis."""
+        return self._logs.whole(self.life.launch) if self.life.launch else ()
+
+    @property
+    def phase(self) -> Phase:
+        """How far the launch came."""
+        match self.life.state:
+            case ServerState.SERVING:
+                return Phase.SERVING
+            case ServerState.DRAINING:
+                return Phase.SHUTDOWN
+            case _:
+                return phase_reached(self.facts)
+
+    def _outcome(self, *, served: bool, outage_s: float | None) -> Outcome | None:
+        change, launch = self._current.change, self.life.launch
+        if change is None or launch is None:
+            return None
+        outcome = Outcome(change, launch.generation, served, outage_s)
+        self._journal.outcome(outcome, self._clock.now_s())
+        self._current = replace(self._current, change=None)  # an outcome is told once
+        return outcome
+
+    def _move(self, state: ServerState, message: str) -> None:
+        self.life = self.life.moved(state, self._clock.now_s(), message)

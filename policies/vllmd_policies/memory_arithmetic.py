@@ -1,0 +1,121 @@
+"""What the memory policies compute with: the utilization in force, the device's memory, how far a flag may move.
+
+The identity behind all of them (vLLM 0.33, v1/worker/gpu_worker.py): KV pool = total * utilization - weights -
+activation peak - graphs. So one hundredth of utilization is one hundredth of the device, up or down.
+"""
+
+import math
+from collections.abc import Mapping
+
+from vllmd.decide.numbers import MIB
+from vllmd.model.decision import Domain, Proposal, Situation, Wish
+from vllmd.model.failure import Failure
+from vllmd.model.flags import ENFORCE_EAGER, KV_CACHE_BYTES, UTILIZATION, FlagValue
+
+MARGIN_BYTES = 256 * MIB  # beyond what failed: the driver's context and torch's rounding of its segments
+BLIND_STEP = 0.02  # of utilization, where no number was printed to compute with
+# Where the operator sets no upper bound: above it the driver's context and torch's workspace find no room.
+OPEN_CEILING = 0.97
+# vLLM's default since 0.20 (config/cache.py); a diagnosis of an older one brings its 0.9 with it.
+DEFAULT_UTILIZATION = 0.92
+
+_FUZZ = 1e-9  # 0.29 * 100 is 28.999999999999996
+
+
+def utilization(situation: Situation, failure: Failure) -> float:
+    """Return the utilization that the failed launch ran with."""
+    stated = situation.flags.number(UTILIZATION)
+    return stated if stated is not None else failure.numbers.get("utilization", DEFAULT_UTILIZATION)
+
+
+def total_bytes(situation: Situation, failure: Failure) -> float | None:
+    """Return the device's memory as vLLM printed it, else as the driver says; None if nobody does."""
+    total = failure.numbers.get("total_bytes") or situation.gpu_total_bytes
+    return float(total) if total else None
+
+
+def may_move(situation: Situation, name: str) -> bool:
+    """Whether the operator's guard has an entry for the flag."""
+    return name in situation.bounds
+
+
+def lowest(situation: Situation, name: str) -> float:
+    """Return the guard's lower bound of a flag; 0 where it is open."""
+    low, _ = situation.bounds.get(name, (None, None))
+    return low or 0.0
+
+
+def highest(situation: Situation, name: str) -> float:
+    """Return the guard's upper bound of a flag; infinity where it is open."""
+    _, high = situation.bounds.get(name, (None, None))
+    return math.inf if high is None else high
+
+
+def highest_utilization(situation: Situation, failure: Failure) -> float:
+    """Return the guard's upper bound of the utilization, or what is free on the device if that is less."""
+    bound = highest(situation, UTILIZATION)
+    top = bound if bound <= 1 else OPEN_CEILING
+    total = total_bytes(situation, failure)
+    free = failure.numbers.get("free_bytes", situation.gpu_free_bytes)
+    # The launch passed vLLM's own check for as much as it asked for: if less is free now, that is memory which the
+    # ended process has not given back yet, and no limit.
+    if total and free is not None and free >= utilization(situation, failure) * total:
+        top = min(top, round_down(free / total, 0.001))
+    return top
+
+
+def pool_is_fixed(situation: Situation, failure: Failure) -> bool:
+    """Whether the pool has a size of its own (a flag, or VLLM_CPU_KVCACHE_SPACE), so that utilization is no remedy."""
+    return KV_CACHE_BYTES in situation.flags or "pool_bytes" in failure.numbers
+
+
+def lacking_bytes(failure: Failure) -> float | None:
+    """Return what the failed allocation had too little of; None if torch printed no numbers."""
+    tried, free = failure.numbers.get("tried_bytes"), failure.numbers.get("free_bytes")
+    return None if tried is None or free is None else max(0.0, tried - free)
+
+
+def lowered_utilization(situation: Situation, failure: Failure, freed_bytes: float | None) -> float | None:
+    """Return the utilization that frees this much, at least 0.01 less and not below its bound; None if it may not move.
+
+    `freed_bytes` is None where no number was printed.
+    """
+    if not may_move(situation, UTILIZATION) or pool_is_fixed(situation, failure):
+        return None
+    present, total = utilization(situation, failure), total_bytes(situation, failure)
+    drop = BLIND_STEP if freed_bytes is None or total is None else max(0.01, freed_bytes / total)
+    target = min(round_down(present - drop, 0.01), highest(situation, UTILIZATION))
+    target = max(target, lowest(situation, UTILIZATION))
+    return target if target < present else None
+
+
+def without_graphs(situation: Situation) -> bool:
+    """Whether CUDA graphs can still be given up: allowed, and not done yet. The last resort: ITL suffers."""
+    return may_move(situation, ENFORCE_EAGER) and situation.flags.get(ENFORCE_EAGER) is not True
+
+
+def round_up(value: float, step: float) -> float:
+    """Return the next multiple of the step."""
+    return round(math.ceil(value / step - _FUZZ) * step, 6)
+
+
+def round_down(value: float, step: float) -> float:
+    """Return the multiple of the step below."""
+    return round(math.floor(value / step + _FUZZ) * step, 6)
+
+
+def show(value: float) -> str:
+    """Return a utilization as a flag's value: "0.145", "0.9"."""
+    return f"{value:.6g}"
+
+
+def proposal(
+    policy: str,
+    failure: Failure,
+    wish: Wish,
+    reason: str,
+    changes: Mapping[str, FlagValue | None] | None = None,
+    numbers: Mapping[str, float] | None = None,
+) -> Proposal:
+    """Return a memory proposal that this failure triggered, with the numbers it rests on."""
+    return Proposal(policy, Domain.MEMORY, wish, reason, changes or {}, numbers or failure.numbers, failure.kind)

@@ -1,0 +1,135 @@
+"""Hand-written stand-ins for the ports, and builders of readings."""
+
+from collections.abc import Mapping, Sequence
+
+from vllmd.model.decision import Change, Hold, Outcome, Verification
+from vllmd.model.failure import Failure
+from vllmd.model.server import Launch, ServerEvent
+from vllmd.model.snapshot import Histogram, Metrics, Snapshot
+from vllmd.model.status import DecisionRecord
+
+# The lower edges of vllm:inter_token_latency_seconds, in seconds.
+ITL_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, float("inf"))
+
+
+class FakeClock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self, at_s: float = 1_000_000.0) -> None:
+        self.at_s = at_s
+
+    def now_s(self) -> float:
+        """Return the time."""
+        return self.at_s
+
+    def monotonic_s(self) -> float:
+        """Return the time."""
+        return self.at_s
+
+
+class FakeServer:
+    """Counts living servers: a launch beside a living one, or a stop of none, is an error of the caller."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.living: Launch | None = None
+        self.stopping = False
+
+    async def events(self) -> ServerEvent:
+        """Give nothing: tests hand events to the loop themselves."""
+        raise NotImplementedError
+
+    def launch(self, launch: Launch) -> None:
+        """Begin a launch."""
+        assert self.living is None, "two servers"
+        self.launches.append(launch)
+        self.living = launch
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Begin to stop."""
+        self.stopping = True
+
+    def ended(self) -> int:
+        """End the living server; return its generation."""
+        assert self.living is not None
+        generation = self.living.generation
+        self.living = None
+        return generation
+
+
+class MemoryLedger:
+    """A ledger that forgets with the process."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[float, Launch | Failure | Change | Hold | Outcome | Verification]] = []
+        self._decision = 0
+        self._generation = 0
+
+    def next_decision_id(self) -> str:
+        """Return the next id."""
+        self._decision += 1
+        return f"D{self._decision}"
+
+    def next_generation(self) -> int:
+        """Return the next generation."""
+        self._generation += 1
+        return self._generation
+
+    def record(self, entry: Launch | Failure | Change | Hold | Outcome | Verification, at_s: float) -> None:
+        """Keep an entry."""
+        self.entries.append((at_s, entry))
+
+    def changes(self, since_s: float) -> Sequence[Change]:
+        """Return the changes since a time."""
+        return [e for t, e in self.entries if isinstance(e, Change) and t >= since_s]
+
+    def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
+        """Return nothing: a new instance has no past."""
+        return ()[:limit]
+
+
+def histogram(counts: Mapping[float, float], edges: Sequence[float] = ITL_EDGES) -> Histogram:
+    """Return a histogram from {upper edge: observations in that bucket}."""
+    cumulated = 0.0
+    buckets = []
+    for edge in edges:
+        cumulated += counts.get(edge, 0.0)
+        buckets.append((edge, cumulated))
+    return Histogram(tuple(buckets), cumulated, sum(e * n for e, n in counts.items() if e != float("inf")))
+
+
+def reading(
+    at_s: float, generation: int, itl: Mapping[float, float], prompt_tokens: float = 0.0, requests: float = 0.0
+) -> Snapshot:
+    """Return a snapshot whose counters stand at these totals."""
+    counters = {
+        "prompt_tokens": prompt_tokens,
+        "generation_tokens": sum(itl.values()),
+        "requests_finished": requests,
+        "preemptions": 0.0,
+        "steps": sum(itl.values()),
+    }
+    gauges = {"requests_running": 4.0, "requests_waiting": 0.0, "kv_cache_usage": 0.2}
+    metrics = Metrics(gauges, counters, {"itl": histogram(itl)})
+    return Snapshot(at_s, generation, metrics, None)
+
+
+class Traffic:
+    """Serves a steady load to readings: a share of the gaps above the limit of 50 ms."""
+
+    def __init__(
+        self, clock: FakeClock, share_slow: float, gaps_per_s: float = 20.0, prompt_per_s: float = 500.0
+    ) -> None:
+        self._clock = clock
+        self._began_s = clock.now_s()
+        self._share_slow = share_slow
+        self._gaps_per_s = gaps_per_s
+        self._prompt_per_s = prompt_per_s
+
+    def read(self, generation: int) -> Snapshot:
+        """Return the reading of this moment."""
+        age_s = self._clock.now_s() - self._began_s
+        gaps = age_s * self._gaps_per_s
+        itl = {0.025: gaps * (1 - self._share_slow), 0.2: gaps * self._share_slow}
+        return reading(self._clock.now_s(), generation, itl, age_s * self._prompt_per_s, age_s)

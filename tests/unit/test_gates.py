@@ -1,0 +1,94 @@
+"""Each gate has a case that holds and one that passes."""
+
+from dataclasses import replace
+
+import pytest
+
+from vllmd.decide.gates import GateFacts, allow, within_budget
+from vllmd.model.decision import Domain, Hold, HoldReason, Proposal, Wish
+from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.options import Catalogue, Option
+from vllmd.model.settings import Bounds, Budget, Guard
+
+FLAGS = Flags((("gpu-memory-utilization", "0.9"), ("max-num-batched-tokens", "2048")))
+CATALOGUE = Catalogue(
+    {n: Option(n, (f"--{n}",)) for n in ("gpu-memory-utilization", "max-num-batched-tokens", "enforce-eager")}, "0.33.0"
+)
+FACTS = GateFacts(
+    flags=FLAGS,
+    guard=Guard({"gpu-memory-utilization": Bounds(0.5, 0.95, 0.02), "max-num-batched-tokens": Bounds(256, 8192)}),
+    budget=Budget(restarts_per_hour=2, restarts_per_day=3),
+    catalogue=CATALOGUE,
+    now_s=100_000.0,
+)
+
+
+def wish(**changes: FlagValue | None) -> Proposal:
+    """Return a wish for these flags."""
+    named = {name.replace("_", "-"): value for name, value in changes.items()}
+    return Proposal("test", Domain.MEMORY, Wish.CHANGE_FLAGS, "because", named)
+
+
+def reason(proposal: Proposal, facts: GateFacts = FACTS) -> HoldReason | None:
+    """Return why a proposal is held, None if it passes."""
+    found = allow(proposal, facts)
+    return found.reason if isinstance(found, Hold) else None
+
+
+def test_a_guarded_flag_inside_its_bounds_passes() -> None:
+    """A flag with an entry in [guard] may move inside its bounds."""
+    assert reason(wish(max_num_batched_tokens="1024")) is None
+
+
+def test_a_frozen_flag_holds() -> None:
+    """A frozen flag is not touched, nor one without a guard."""
+    frozen = replace(FACTS, guard=replace(FACTS.guard, frozen=frozenset({"max-num-batched-tokens"})))
+    assert reason(wish(max_num_batched_tokens="1024"), frozen) is HoldReason.FROZEN
+    assert reason(wish(max_num_seqs="8")) is HoldReason.FROZEN
+
+
+def test_an_option_that_this_vllm_lacks_holds() -> None:
+    """An option that the installation does not know is never added; where nothing could be read, it may be."""
+    guard = Guard({"max-num-seqs": Bounds()})
+    assert reason(wish(max_num_seqs="8"), replace(FACTS, guard=guard)) is HoldReason.UNKNOWN_OPTION
+    assert reason(wish(max_num_seqs="8"), replace(FACTS, guard=guard, catalogue=Catalogue({}))) is None
+
+
+@pytest.mark.parametrize("value", ["128", "16384"])
+def test_a_value_outside_the_guard_holds(value: str) -> None:
+    """A value below the minimum or above the maximum is not taken."""
+    assert reason(wish(max_num_batched_tokens=value)) is HoldReason.GUARD
+
+
+def test_a_computed_value_is_rounded_to_the_step_away_from_the_present_one() -> None:
+    """Rounding only makes a remedy stronger: down when it goes down, up when it goes up."""
+    down, up = allow(wish(gpu_memory_utilization="0.875"), FACTS), allow(wish(gpu_memory_utilization="0.905"), FACTS)
+    assert isinstance(down, Proposal)
+    assert isinstance(up, Proposal)
+    assert (down.changes, up.changes) == ({"gpu-memory-utilization": "0.86"}, {"gpu-memory-utilization": "0.92"})
+
+
+def test_flags_that_were_tried_hold() -> None:
+    """A barred configuration is not entered again; the present one is no change."""
+    tried = replace(FACTS, barred=frozenset({FLAGS.changed({"max-num-batched-tokens": "1024"})}))
+    assert reason(wish(max_num_batched_tokens="1024"), tried) is HoldReason.ALREADY_TRIED
+    assert reason(wish(max_num_batched_tokens="512"), tried) is None
+    assert reason(wish(max_num_batched_tokens="2048")) is HoldReason.NO_REMEDY
+
+
+def test_the_budget_holds_until_the_oldest_restart_is_old_enough() -> None:
+    """Two restarts in an hour are the limit here, three in a day."""
+    assert within_budget(replace(FACTS, voluntary_s=(99_000.0,))) is None
+    hold = within_budget(replace(FACTS, voluntary_s=(98_000.0, 99_000.0)))
+    assert hold is not None
+    assert (hold.reason, hold.until_s) == (HoldReason.BUDGET, 101_600.0)
+    day = within_budget(replace(FACTS, voluntary_s=(20_000.0, 30_000.0, 40_000.0)))
+    assert day is not None
+    assert day.until_s == 106_400.0
+
+
+def test_a_budget_of_nothing_allows_nothing() -> None:
+    """With 0 restarts an hour the gate never opens and names no time."""
+    hold = within_budget(replace(FACTS, budget=Budget(restarts_per_hour=0)))
+    assert hold is not None
+    assert hold.until_s is None

@@ -1,0 +1,90 @@
+"""What a change brought."""
+
+from fakes import FakeClock, Traffic
+from vllmd.decide.assess import assess
+from vllmd.decide.verify import Trial, verify
+from vllmd.model.decision import Action, Assessment, Change, Domain, Effect, Proposal, Target, Verification, Wish
+from vllmd.model.flags import Flags
+from vllmd.model.settings import Slo
+from vllmd.model.snapshot import Window
+
+SLO = Slo((Target("itl_p99", "itl", 0.99, 0.05),), judge_window_s=60.0, min_requests=200)
+SOAK_S = 120.0
+CHANGE = Change(
+    "D1",
+    0.0,
+    Action.RESTART,
+    Proposal("p", Domain.LATENCY, Wish.CHANGE_FLAGS, "", trigger="itl_p99"),
+    Flags((("max-num-batched-tokens", "2048"),)),
+    Flags((("max-num-batched-tokens", "1024"),)),
+)
+
+
+def soaked(
+    before: float, after: float, age_s: float = SOAK_S, prompt_per_s: float = 500.0, gaps_per_s: float = 20.0
+) -> Verification | None:
+    """Return the verification of a change that took the share of slow gaps from `before` to `after`."""
+    clock = FakeClock()
+    trial = Trial(CHANGE, _assessed(clock, Traffic(clock, before)), clock.now_s())
+    traffic, window = Traffic(clock, after, gaps_per_s, prompt_per_s), Window(600.0)
+    start_s = clock.now_s()
+    while clock.now_s() <= start_s + age_s:
+        window = window.with_snapshot(traffic.read(generation=2))
+        clock.at_s += 5
+    clock.at_s = start_s + age_s
+    return verify(trial, window, SLO, SOAK_S, clock.now_s())
+
+
+def test_nothing_is_said_before_the_soak_is_over() -> None:
+    """A change soaks first."""
+    assert soaked(0.05, 0.0, age_s=60.0) is None
+
+
+def test_fewer_gaps_beyond_the_limit_are_better() -> None:
+    """The share within the limit before and after stands in the verification."""
+    found = soaked(0.05, 0.005)
+    assert found is not None
+    assert (found.effect, found.change_id) == (Effect.BETTER, "D1")
+    assert found.before is not None
+    assert found.after is not None
+    assert abs(found.before - 0.95) < 0.001
+    assert abs(found.after - 0.995) < 0.001
+
+
+def test_more_gaps_beyond_the_limit_are_worse() -> None:
+    """A change that did harm is known by its numbers."""
+    found = soaked(0.05, 0.08)
+    assert found is not None
+    assert found.effect is Effect.WORSE
+
+
+def test_a_small_difference_is_none() -> None:
+    """Within a tenth of the share before, nothing changed."""
+    found = soaked(0.05, 0.052)
+    assert found is not None
+    assert found.effect is Effect.SAME
+
+
+def test_another_load_is_waited_out_and_then_unknown() -> None:
+    """At twice the prompt tokens the comparison says nothing: the soak goes on, then the answer is unknown."""
+    assert soaked(0.05, 0.08, prompt_per_s=1000.0) is None
+    found = soaked(0.05, 0.08, prompt_per_s=1000.0, age_s=3 * SOAK_S)
+    assert found is not None
+    assert found.effect is Effect.UNKNOWN
+
+
+def test_thin_traffic_is_unknown_in_the_end() -> None:
+    """Too few observations never become a verdict."""
+    found = soaked(0.05, 0.5, gaps_per_s=0.1, age_s=3 * SOAK_S)
+    assert found is not None
+    assert found.effect is Effect.UNKNOWN
+
+
+def _assessed(clock: FakeClock, traffic: Traffic) -> Assessment:
+    window = Window(600.0)
+    for _ in range(26):
+        window = window.with_snapshot(traffic.read(generation=1))
+        clock.at_s += 5
+    assessment = assess(window, SLO)
+    assert assessment is not None
+    return assessment
