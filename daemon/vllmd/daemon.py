@@ -69,6 +69,7 @@ class Daemon:
         self._gpu = NvmlReader(self._is_ours)
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._armed_s: float | None = None  # the due launch that a timer waits for
         self._loop = self._build_loop(policies)
 
     def _is_ours(self, pid: int) -> bool:
@@ -110,6 +111,15 @@ class Daemon:
                 events.result()
                 return
             work.result()()
+            self._wake_when_due()
+
+    def _wake_when_due(self) -> None:
+        """Let a waiting launch begin on time, not at the next look."""
+        due_s = self._loop.supervisor.due_s
+        if due_s is not None and due_s != self._armed_s:
+            self._armed_s = due_s
+            delay_s = max(0.0, due_s - self._clock.now_s())
+            asyncio.get_running_loop().call_later(delay_s, self._work.put_nowait, self._loop.look)
 
     # What brings work
 

@@ -320,7 +320,10 @@ class Loop:
         """Publish the present status."""
         readings, supervisor = self._window.snapshots, self.supervisor
         crashes_s = [t for t, _ in self._past.crashes]
-        held = supervisor.life.state is ServerState.HELD
+        last = self._journal.last
+        held = (
+            supervisor.life.state is ServerState.HELD and isinstance(last, Hold) and last.reason is HoldReason.BREAKER
+        )
         view = View(
             at_s=self._clock.now_s(),
             life=supervisor.life,

@@ -156,6 +156,13 @@ def test_a_word_next_to_the_model_option_is_stray() -> None:
     assert command.problems == ("'N' belongs to no option, and the model is 'M'",)
 
 
+def test_a_word_with_a_dash_is_no_model() -> None:
+    """What follows a lone -- and begins with a dash is not taken for the model, let alone for an option."""
+    assert serve("--", "--enforce-eager").problems == (
+        "'--enforce-eager' belongs to no option, and is no name of a model",
+    )
+
+
 def test_the_module_takes_its_model_only_as_an_option() -> None:
     """`python -m …api_server` has --model, the last one counts, and a word is stray."""
     command = api_server("--model", "A", "--model=B", "-tp", "2")
@@ -194,6 +201,7 @@ def test_an_ambiguous_abbreviation_is_unknown_with_its_candidates() -> None:
         (["--enforce-eager", "true"], "'true' belongs to no option, and the model is 'M'"),
         (["--help=all"], "--help only prints the options and ends"),
         (["-cc.mode"], "-cc.mode expects a value"),
+        (["-=0"], "'-=0' belongs to no option, and the model is 'M'"),
     ],
 )
 def test_what_argparse_would_refuse_is_told_before_the_start(words: list[str], problem: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vllmd.model.masking import Masker
 from vllmd.report.log import Cleaner, configure
 
-SECRET = "s3cr3t-value"
+SECRET = "s3cr3t-value"  # noqa: S105 - planted, to be found nowhere
 
 
 @pytest.fixture(autouse=True)

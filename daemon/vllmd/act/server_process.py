@@ -8,10 +8,12 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import structlog
 
 from vllmd.act.launch_logs import log_path, open_log
 from vllmd.act.port import holders, is_free
@@ -29,6 +31,8 @@ from vllmd.observe.processes import (
     socket_owners,
 )
 from vllmd.ports import Clock, GpuReader
+
+log = structlog.get_logger()
 
 _POLL_S = 0.2  # between looks at a start
 _KILL_WAIT_S = 30.0  # a process in the driver may take seconds to die
@@ -129,12 +133,15 @@ class ServerProcess:
 
     async def _clear_the_way(self, launch: Launch) -> LaunchRefused | None:
         """End what our own former launch left, then wait (each within a limit) for its port and its GPU memory."""
+        before = leftovers(self.record)
+        if before:
+            log.warning("ending what an earlier launch left", processes=_named(before))
         left = await self._clear_session()
         if left:
-            names = ", ".join(f"{p.pid} {process_name(p.pid)}" for p in left)
+            names = _named(left)
             reason = f"processes of our former launch do not end, even by SIGKILL: {names}"
             return LaunchRefused(launch.generation, "stop-failed", reason, names)
-        if not await self._until(lambda: is_free(self._launcher.host, self._launcher.port), _PORT_WAIT_S):
+        if not await self._until(self._port_is_decided, _PORT_WAIT_S) or not self._port_is_free():
             found = holders(self._launcher.port)
             who = ", ".join(f"pid {pid} {name}" for pid, name in found.items()) or "a process of another user"
             reason = f"port {self._launcher.port} is taken by {who}, which is not ours"
@@ -142,6 +149,13 @@ class ServerProcess:
         # A driver that still shows memory of dead processes after the limit is left to vLLM's own check.
         await self._until(lambda: not self._holds_gpu(), _GPU_WAIT_S)
         return None
+
+    def _port_is_free(self) -> bool:
+        return is_free(self._launcher.host, self._launcher.port)
+
+    def _port_is_decided(self) -> bool:
+        """Whether the port is free, or a process has it that is seen and is not ours: no use in waiting for that."""
+        return self._port_is_free() or any(not self.is_ours(pid) for pid in holders(self._launcher.port))
 
     async def _until(self, condition: Callable[[], bool], limit_s: float) -> bool:
         """Look until a condition of the outside holds, which sends no event, or the limit passes."""
@@ -267,6 +281,10 @@ class ServerProcess:
             if self.record is not None and process != self.record.leader:
                 with suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
+
+
+def _named(processes: Iterable[ProcessId]) -> str:
+    return ", ".join(f"pid {p.pid} {process_name(p.pid)}" for p in processes)
 
 
 async def _ended(child: "subprocess.Popen[bytes]") -> None:

@@ -10,10 +10,11 @@ import structlog
 
 from vllmd.act.environment import child_environment
 from vllmd.act.server_process import Launcher
+from vllmd.cli.command_findings import command_findings
 from vllmd.cli.places import Caller, places
 from vllmd.config import read_env_file
 from vllmd.daemon import Daemon, Place, become_subreaper, lock_instance
-from vllmd.errors import CommandError
+from vllmd.errors import CommandError, ConfigError
 from vllmd.model.argv import parse_command
 from vllmd.model.flags import Flags
 from vllmd.model.instance import Instance
@@ -32,7 +33,7 @@ _PORT = 8000  # vLLM's default (entrypoints/openai/cli_args.py)
 def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
     """Yield the daemon of an instance, holding its lock.
 
-    CommandError when the command is not vLLM's own or holds options that it does not know; InstanceBusyError when
+    ConfigError when the command is not vLLM's own or holds options that it does not know; InstanceBusyError when
     another vllmd runs the instance.
     """
     place = places(
@@ -62,16 +63,20 @@ def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
 
 
 def build_instance(settings: Settings, environment: Mapping[str, str], state_dir: Path) -> Instance:
-    """Return the instance: the installation found, its options read, the operator's argv in canonical form."""
-    installation = find_installation(settings.engine.argv, environment)
-    catalogue = read_catalogue(installation, state_dir)
-    length = len(installation.program)
-    argv = expand_config_file(settings.engine.argv, length, catalogue)
-    command = parse_command(argv, length, catalogue)
-    if command.problems:
-        raise CommandError("; ".join(command.problems))
-    if "uds" in command.flags:
-        raise CommandError("a server on a UNIX socket (--uds) cannot be scraped and proved ready; give it --port")
+    """Return the instance: the installation found, its options read, the operator's argv in canonical form.
+
+    ConfigError with everything that is wrong with the command, before any start is paid for.
+    """
+    try:
+        installation = find_installation(settings.engine.argv, environment)
+        catalogue = read_catalogue(installation, state_dir)
+        length = len(installation.program)
+        argv = expand_config_file(settings.engine.argv, length, catalogue)
+        command = parse_command(argv, length, catalogue)
+    except CommandError as error:
+        raise ConfigError(command_findings(settings, environment)) from error
+    if command.problems or "uds" in command.flags:
+        raise ConfigError(command_findings(settings, environment))
     if not catalogue.readable:
         structlog.get_logger().warning("options unknown", reason="the installed vLLM's source could not be read")
     return Instance(

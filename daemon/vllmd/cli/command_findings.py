@@ -29,7 +29,7 @@ def command_findings(settings: Settings, environment: Mapping[str, str]) -> tupl
         command = parse_command(expand_config_file(argv, length, catalogue), length, catalogue)
     except CommandError as error:
         return (_bad_config_file(settings, str(error)),)
-    findings = (*_unknown_options(settings, command), *_misuses(settings, command))
+    findings = (*_unknown_options(settings, command), *_misuses(settings, command), *_unix_socket(settings, command))
     return (*findings, *_guards_without_option(settings, command))
 
 
@@ -75,6 +75,14 @@ def _misuses(settings: Settings, command: Command) -> Iterator[Finding]:
     for sentence in command.misuses:
         message = masker.mask(sentence)
         yield point_at(Finding("E403", message, _ARGV, "", "what vLLM accepts"), settings, _ARGV)
+
+
+def _unix_socket(settings: Settings, command: Command) -> Iterator[Finding]:
+    if "uds" not in command.flags:
+        return
+    message = "a server on a UNIX socket can be neither scraped nor proved to be ours"
+    place = next((at for at, word in enumerate(settings.engine.argv) if word.partition("=")[0] == "--uds"), None)
+    yield point_at(Finding("E405", message, _ARGV, "--uds", "--host and --port"), settings, _ARGV, place)
 
 
 def _guards_without_option(settings: Settings, command: Command) -> Iterator[Finding]:

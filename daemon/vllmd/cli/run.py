@@ -31,7 +31,7 @@ def run(command: tuple[str, ...], name: str, config: Path | None, state_dir: str
     """
     overrides: dict[str, object] = {"engine.argv": command} if command else {}
     if state_dir is not None:
-        overrides["state.dir"] = state_dir
+        overrides["state.dir"] = str(Path(state_dir).absolute())
     try:
         settings = _settings(name, config, overrides)
         sys.exit(_serve(settings))

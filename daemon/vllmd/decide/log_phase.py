@@ -18,6 +18,7 @@ MARKS: tuple[tuple[str, Phase], ...] = (
     ("Loading model weights took", Phase.PROFILING),
     ("Warming up model for the compilation", Phase.PROFILING),
     ("for KV cache on node", Phase.PROFILING),
+    ("on kv cache allocation is less than", Phase.PROFILING),
     ("Available KV cache memory", Phase.PROFILING),
     ("KV cache size:", Phase.CAPTURE),
     ("# GPU blocks:", Phase.CAPTURE),

@@ -55,7 +55,7 @@ def decide_recovery(
     if len(same) >= facts.budget.breaker_crashes:
         minutes = facts.budget.breaker_window_s / 60
         text = f"{len(same)} failures of the kind {failure.kind} within {minutes:g} min and no remedy is left"
-        return Hold(HoldReason.OPERATOR, f"{text}: {failure.summary}")
+        return Hold(HoldReason.BREAKER, f"{text}: {failure.summary}")
     return Change(
         "",
         facts.now_s,

@@ -134,11 +134,14 @@ class Reading:
 
     def _word(self, word: str) -> None:
         """Take a word that belongs to no option: the model, or a stray one."""
-        if self.takes_word and self.model is None:
+        if self.takes_word and self.model is None and not word.startswith("-"):
             self.model = word
             return
         self.positionals.append(word)
-        model = f"the model is {self.model!r}" if self.takes_word else "in this form the model is given by --model"
+        if not self.takes_word:
+            model = "in this form the model is given by --model"
+        else:
+            model = "is no name of a model" if self.model is None else f"the model is {self.model!r}"
         self.misuses.append(f"{word!r} belongs to no option, and {model}")
 
     def _option(self, match: Match, part: str, rest: deque[str]) -> None:
@@ -165,12 +168,15 @@ class Reading:
 
     def _unknown(self, unknown: UnknownOption, part: str, rest: deque[str]) -> None:
         """Take an option that the catalogue lacks and the words after it; one word where the model may still follow."""
+        name, equals, attached = part.partition("=")
+        if not name.strip("-"):
+            self._word(part)  # -=x names nothing
+            return
         if "." in part and isinstance(self.index.find(part.partition(".")[0]), Match):
             self.misuses.append(f"{part} expects a value")  # -cc.mode at the very end
         elif not self.generic:
             nearest = None if unknown.candidates else self.index.nearest(unknown.text)
             self.unknown.append(UnknownOption(unknown.text, nearest, unknown.candidates))
-        name, equals, attached = part.partition("=")
         undecided = self.takes_word and self.model is None
         values = (attached,) if equals else self._take(rest, 1 if undecided else None)
         name = canonical_name(name)

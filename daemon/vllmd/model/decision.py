@@ -124,6 +124,7 @@ class HoldReason(StrEnum):
     OBSERVE_ONLY = "observe_only"
     BLIND = "blind"
     OPERATOR = "operator"  # the operator must act
+    BREAKER = "breaker"  # too many failures of a kind, no remedy left
 
 
 @dataclass(frozen=True, slots=True)

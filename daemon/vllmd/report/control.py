@@ -55,10 +55,17 @@ def allowed(peer: Peer, own_uid: int, socket_gid: int, *, changing: bool) -> boo
 class ControlServer:
     """Answers the commands on a UNIX socket. VllmdError on start if the socket cannot be had."""
 
-    def __init__(self, path: Path, commands: Mapping[str, Command], group: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        commands: Mapping[str, Command],
+        group: str | None = None,
+        exchange_limit_s: float = EXCHANGE_LIMIT_S,
+    ) -> None:
         self._path = path
         self._commands = commands
         self._group = group
+        self._exchange_limit_s = exchange_limit_s
         self._socket_gid = -1
         self._inode = -1
         self._server: asyncio.Server | None = None
@@ -92,7 +99,7 @@ class ControlServer:
         """Answer one request and hang up."""
         self._open.add(writer)
         try:
-            async with asyncio.timeout(EXCHANGE_LIMIT_S):
+            async with asyncio.timeout(self._exchange_limit_s):
                 answer = await self._answer(reader, writer)
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
