@@ -103,5 +103,5 @@ def house(chosen: Settings, argv: Sequence[str] = ARGV) -> House:
     journal = Journal(ledger, masker)
     logs = Logs(lambda n: Path(f"/logs/{n}"), lambda _: log, lambda _: ())
     supervisor = Supervisor(instance, server, clock, journal, logs)
-    loop = Loop(instance, supervisor, journal, clock, BUILT_IN, told.append)
+    loop = Loop(supervisor, journal, clock, BUILT_IN, told.append)
     return House(loop, clock, server, ledger, told, log)

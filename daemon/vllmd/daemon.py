@@ -58,7 +58,14 @@ class Place:
 class Daemon:
     """Runs one instance until it is told to stop."""
 
-    def __init__(self, instance: Instance, place: Place, launcher: Launcher, policies: Sequence[Policy]) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        place: Place,
+        launcher: Launcher,
+        policies: Sequence[Policy],
+        refresh: Callable[[Instance], Instance],
+    ) -> None:
         self._instance = instance
         self._place = place
         self._launcher = launcher
@@ -70,16 +77,17 @@ class Daemon:
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
         self._armed_s: float | None = None  # the due launch that a timer waits for
-        self._loop = self._build_loop(policies)
+        self._loop = self._build_loop(policies, refresh)
 
     def _is_ours(self, pid: int) -> bool:
         return self._server.is_ours(pid)
 
-    def _build_loop(self, policies: Sequence[Policy]) -> Loop:
+    def _build_loop(self, policies: Sequence[Policy], refresh: Callable[[Instance], Instance]) -> Loop:
         ledger = open_ledger(self._place.state_dir, self._instance.masker.mask)
         journal = Journal(ledger, self._instance.masker)
-        supervisor = Supervisor(self._instance, self._server, self._clock, journal, _logs(self._launcher.log_dir))
-        return Loop(self._instance, supervisor, journal, self._clock, policies, self._publish)
+        logs = _logs(self._launcher.log_dir)
+        supervisor = Supervisor(self._instance, self._server, self._clock, journal, logs, refresh)
+        return Loop(supervisor, journal, self._clock, policies, self._publish)
 
     async def run(self) -> None:
         """Keep the instance serving until SIGTERM or SIGINT. VllmdError when an address is taken."""

@@ -46,6 +46,8 @@ from vllmd.report.compose import View, compose
 from vllmd.report.journal import Journal, describe
 from vllmd.supervisor import Next, Supervisor
 
+_DAY_S = 86400.0
+
 
 @dataclass(slots=True)
 class Past:
@@ -63,24 +65,26 @@ class Loop:
 
     def __init__(
         self,
-        instance: Instance,
         supervisor: Supervisor,
         journal: Journal,
         clock: Clock,
         policies: Sequence[Policy],
         publish: Callable[[Status], None],
     ) -> None:
-        self._instance = instance
         self.supervisor = supervisor
         self._journal = journal
         self._clock = clock
         self._policies = policies
         self._publish = publish
-        self._window = Window(2.2 * instance.settings.slo.judge_window_s)
+        self._window = Window(2.2 * supervisor.instance.settings.slo.judge_window_s)
         self._snapshot: Snapshot | None = None
         self._assessment: Assessment | None = None
         self._trial: Trial | None = None
-        self._past = Past()
+        self._past = Past(voluntary_s=deque(journal.voluntary_since(clock.now_s() - _DAY_S), maxlen=100))
+
+    @property
+    def _instance(self) -> Instance:
+        return self.supervisor.instance
 
     def begin(self) -> None:
         """Make the first launch."""

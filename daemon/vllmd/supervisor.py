@@ -40,10 +40,22 @@ class Next:
 
 
 class Supervisor:
-    """Launches, restarts and stops the server through `ports.Server`."""
+    """Launches, restarts and stops the server through `ports.Server`.
 
-    def __init__(self, instance: Instance, server: Server, clock: Clock, journal: Journal, logs: Logs) -> None:
-        self._instance = instance
+    `refresh` returns the instance as the installation is at a launch.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        server: Server,
+        clock: Clock,
+        journal: Journal,
+        logs: Logs,
+        refresh: Callable[[Instance], Instance] = lambda instance: instance,
+    ) -> None:
+        self.instance = instance
+        self._refresh = refresh
         self._server = server
         self._clock = clock
         self._journal = journal
@@ -71,10 +83,11 @@ class Supervisor:
 
     def launch(self, following: Next) -> None:
         """Launch now. LifeError while a server lives."""
+        self.instance = self._refresh(self.instance)
         generation = self._journal.generation()
         launch = Launch(
             generation=generation,
-            argv=self._instance.argv(following.flags),
+            argv=self.instance.argv(following.flags),
             flags=following.flags,
             started_at_s=self._clock.now_s(),
             log_path=str(self._logs.path(generation)),

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from vllmd.model.masking import MASK, Masker, plain
 from vllmd.model.secret_names import is_secret_name, is_secret_option, is_secret_variable
 
-TOKENS = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=12, max_size=40)
+# The prefix keeps them apart from the words around them.
+TOKENS = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=12, max_size=40).map(
+    "7q".__add__
+)
 SECRETS = st.text(min_size=4, max_size=30).filter(lambda s: len(s.strip()) >= 4)
 TEXTS = st.text(max_size=60)
 

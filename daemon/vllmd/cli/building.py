@@ -26,6 +26,8 @@ from vllmd.observe.yaml_flags import expand_config_file
 from vllmd.report.log import configure
 from vllmd_policies import BUILT_IN
 
+log = structlog.get_logger()
+
 _PORT = 8000  # vLLM's default (entrypoints/openai/cli_args.py)
 
 
@@ -57,7 +59,8 @@ def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
             drain_timeout_s=settings.engine.drain_timeout_s,
             keep_logs=settings.log.engine_keep,
         )
-        yield Daemon(instance, Place(place.state, place.control, place.status_file), launcher, BUILT_IN)
+        where = Place(place.state, place.control, place.status_file)
+        yield Daemon(instance, where, launcher, BUILT_IN, lambda known: refreshed(known, environment, place.state))
     finally:
         os.close(lock)
 
@@ -78,7 +81,7 @@ def build_instance(settings: Settings, environment: Mapping[str, str], state_dir
     if command.problems or "uds" in command.flags:
         raise ConfigError(command_findings(settings, environment))
     if not catalogue.readable:
-        structlog.get_logger().warning("options unknown", reason="the installed vLLM's source could not be read")
+        log.warning("options unknown", reason="the installed vLLM's source could not be read")
     return Instance(
         settings=settings,
         command=command,
@@ -86,7 +89,25 @@ def build_instance(settings: Settings, environment: Mapping[str, str], state_dir
         masker=Masker.from_launch(argv, environment),
         url=server_url(command.flags, settings.engine.url),
         simulated=installation.simulated,
+        stamp=installation.stamp,
     )
+
+
+def refreshed(instance: Instance, environment: Mapping[str, str], state_dir: Path) -> Instance:
+    """Return the instance as the installation is now: vLLM may have been upgraded under a running server.
+
+    An installation that no longer takes the operator's command is told in the log; vLLM's own words decide then.
+    """
+    settings = instance.settings
+    try:
+        if find_installation(settings.engine.argv, environment).stamp == instance.stamp:
+            return instance
+        fresh = build_instance(settings, environment, state_dir)
+    except (CommandError, ConfigError) as error:
+        log.warning("the installation changed and does not take the command", reason=str(error))
+        return instance
+    log.info("the installation changed", before=instance.catalogue.version, now=fresh.catalogue.version)
+    return fresh
 
 
 def listening_address(flags: Flags, url: str | None) -> tuple[str, int]:

@@ -11,7 +11,10 @@ from vllmd.model.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """Settings, the baseline command, and what the installed vLLM accepts. `url` is where the server answers."""
+    """Settings, the baseline command, and what the installed vLLM accepts.
+
+    `url` is where the server answers; `stamp` changes when the installation is replaced or edited.
+    """
 
     settings: Settings
     command: Command
@@ -19,6 +22,7 @@ class Instance:
     masker: Masker
     url: str
     simulated: bool
+    stamp: str = ""
 
     @property
     def baseline(self) -> Flags:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import structlog
 
-from vllmd.model.decision import Action, Change, Hold, Outcome, Verification
+from vllmd.model.decision import Action, Change, Domain, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue, show_value
 from vllmd.model.masking import Masker
@@ -130,6 +130,12 @@ class Journal:
     def advised(self) -> frozenset[tuple[Flags, Flags]]:
         """Return (flags before, flags after) of the advice given."""
         return frozenset(self._advised)
+
+    def voluntary_since(self, since_s: float) -> list[float]:
+        """Return when restarts for latency were decided, also by earlier daemons: the budget outlives them."""
+        changes = self._ledger.changes(since_s)
+        latency = [c for c in changes if c.proposal.domain is Domain.LATENCY]
+        return [c.at_s for c in latency if c.action is Action.RESTART]
 
     def setter_of(self, name: str) -> Change | None:
         """Return the last change that set a flag and is in force."""
