@@ -131,8 +131,8 @@ def targets() -> list[Json]:
 
 def flags() -> list[Json]:
     """Return the flags against the operator's baseline, as a table and over time."""
-    values = f'label_replace(vllmd_flag_value{{{OURS}}}, "is", "now", "", "")'
-    baselines = f'label_replace(vllmd_flag_baseline{{{OURS}}}, "is", "baseline", "", "")'
+    kinds = {"value": "now", "baseline": "baseline", "min": "lower guard", "max": "upper guard"}
+    drawn = [f'label_replace(vllmd_flag_{kind}{{{OURS}}}, "is", "{name}", "", "")' for kind, name in kinds.items()]
     return [
         panel(
             "table",
@@ -149,9 +149,9 @@ def flags() -> list[Json]:
         panel(
             "timeseries",
             "Flags over time",
-            "The value that is in force and the operator's, dashed; switches are 0 and 1.",
+            "The value in force, the operator's (dashed) and the guards; switches are 0 and 1.",
             (12, 7),
-            [query(f"{values} or {baselines}", "{{name}} {{flag}} {{is}}")],
+            [query(" or ".join(drawn), "{{name}} {{flag}} {{is}}")],
             lines("none", log=True, step=True),
             overrides=dashed("baseline"),
         ),
@@ -277,7 +277,6 @@ def variables() -> list[Json]:
             "label": title,
             "type": "query",
             "datasource": DATASOURCE,
-            "definition": expr,
             "query": {"query": expr, "refId": name},
             "refresh": 2,
             "includeAll": True,
@@ -287,7 +286,13 @@ def variables() -> list[Json]:
         }
 
     return [
-        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "current": {}},
+        {
+            "name": "datasource",
+            "label": "Prometheus",
+            "type": "datasource",
+            "query": "prometheus",
+            "current": {"selected": False, "text": "default", "value": "default"},
+        },
         labels("name", "Instance", "vllmd_build_info"),
         labels("job", "vLLM's job", "vllm:num_requests_running"),
     ]
@@ -326,7 +331,19 @@ def dashboard() -> Json:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "timezone": "utc",
-        "links": [{"type": "dashboards", "title": "vLLM", "tags": ["vllm"], "asDropdown": True, "includeVars": True}],
+        "links": [
+            {
+                "type": "dashboards",
+                "title": "vLLM",
+                "tags": ["vllm"],
+                "icon": "external link",
+                "tooltip": "Dashboards of the server itself",
+                "asDropdown": True,
+                "includeVars": True,
+                "keepTime": True,
+                "targetBlank": False,
+            }
+        ],
         "templating": {"list": variables()},
         "annotations": {"list": annotations()},
         "panels": placed([each for row in rows for each in row]),

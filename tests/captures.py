@@ -98,10 +98,13 @@ def situation(failure: Failure, flags: Mapping[str, FlagValue] | None = None, **
 
 
 def failure_of(
-    kind: FailureClass, phase: Phase = Phase.PROFILING, summary: str = "it failed", **numbers: float
+    kind: FailureClass,
+    phase: Phase = Phase.PROFILING,
+    numbers: Mapping[str, float] | None = None,
+    summary: str = "it failed",
 ) -> Failure:
     """Return a failure with these numbers."""
-    return Failure(kind, phase, 3, summary, numbers=numbers)
+    return Failure(kind, phase, 3, summary, numbers=numbers or {})
 
 
 def fits(entry: Mapping[str, Any], proposal: Proposal) -> bool:

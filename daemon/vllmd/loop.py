@@ -43,7 +43,8 @@ from vllmd.model.snapshot import Snapshot, Window
 from vllmd.model.status import Status
 from vllmd.ports import Clock
 from vllmd.report.compose import View, compose
-from vllmd.report.journal import Journal, describe
+from vllmd.report.journal import Journal
+from vllmd.report.wording import change_text
 from vllmd.supervisor import Next, Supervisor
 
 _DAY_S = 86400.0
@@ -160,7 +161,7 @@ class Loop:
 
     def _carry_out(self, change: Change, cause: str) -> None:
         plan = plan_of(change)
-        message = f"{change.id}: draining for {describe(change.flags_before, change.flags_after)}"
+        message = f"{change.id}: draining for {change_text(change)}"
         self.supervisor.restart(Next(plan.target, cause, change, plan.fallback), message)
 
     # Verification: what the change brought, and the way back
@@ -292,7 +293,7 @@ class Loop:
         else:
             self.supervisor.launch(Next(flags, "admin", change))
         self.tell()
-        return f"{change.id}: the server is {self.supervisor.life.state}"
+        return f"{change.id}: {self.supervisor.life.message}"
 
     # What the stages are told
 

@@ -13,6 +13,8 @@ from vllmd.model.failure import Failure
 from vllmd.model.flags import ENFORCE_EAGER, KV_CACHE_BYTES, UTILIZATION, FlagValue
 
 MARGIN_BYTES = 256 * MIB  # beyond what failed: the driver's context and torch's rounding of its segments
+# What the CUDA context of a new process takes before vLLM looks at what is free: 0.51 GiB on an H200.
+CONTEXT_BYTES = 640 * MIB
 BLIND_STEP = 0.02  # of utilization, where no number was printed to compute with
 # Where the operator sets no upper bound: above it the driver's context and torch's workspace find no room.
 OPEN_CEILING = 0.97
@@ -29,9 +31,18 @@ def utilization(situation: Situation, failure: Failure) -> float:
 
 
 def total_bytes(situation: Situation, failure: Failure) -> float | None:
-    """Return the device's memory as vLLM printed it, else as the driver says; None if nobody does."""
+    """Return the device's memory as vLLM printed it, else as the driver says, else at least; None if nobody does.
+
+    Where neither says it, the identity above does: total * utilization is at least the weights and what is left for
+    the pool (less than nothing if it is negative). Too small a total makes a rise too large, never too small.
+    """
     total = failure.numbers.get("total_bytes") or situation.gpu_total_bytes
-    return float(total) if total else None
+    if total:
+        return float(total)
+    weights, left = failure.numbers.get("weights_bytes"), failure.numbers.get("available_bytes")
+    if weights is None or left is None or weights + left <= 0:
+        return None
+    return (weights + left) / utilization(situation, failure)
 
 
 def may_move(situation: Situation, name: str) -> bool:
@@ -45,22 +56,22 @@ def lowest(situation: Situation, name: str) -> float:
     return low or 0.0
 
 
-def highest(situation: Situation, name: str) -> float:
-    """Return the guard's upper bound of a flag; infinity where it is open."""
-    _, high = situation.bounds.get(name, (None, None))
-    return math.inf if high is None else high
+def upper_bound(situation: Situation) -> float:
+    """Return the guard's upper bound of the utilization, ours where it is open."""
+    _, high = situation.bounds.get(UTILIZATION, (None, None))
+    return OPEN_CEILING if high is None else min(high, 1.0)
 
 
 def highest_utilization(situation: Situation, failure: Failure) -> float:
     """Return the guard's upper bound of the utilization, or what is free on the device if that is less."""
-    bound = highest(situation, UTILIZATION)
-    top = bound if bound <= 1 else OPEN_CEILING
-    total = total_bytes(situation, failure)
-    free = failure.numbers.get("free_bytes", situation.gpu_free_bytes)
+    top, total = upper_bound(situation), total_bytes(situation, failure)
+    free, context = failure.numbers.get("free_bytes"), 0
+    if free is None:
+        free, context = situation.gpu_free_bytes, CONTEXT_BYTES
     # The launch passed vLLM's own check for as much as it asked for: if less is free now, that is memory which the
     # ended process has not given back yet, and no limit.
     if total and free is not None and free >= utilization(situation, failure) * total:
-        top = min(top, round_down(free / total, 0.001))
+        top = min(top, round_down((free - context) / total, 0.001))
     return top
 
 
@@ -84,7 +95,7 @@ def lowered_utilization(situation: Situation, failure: Failure, freed_bytes: flo
         return None
     present, total = utilization(situation, failure), total_bytes(situation, failure)
     drop = BLIND_STEP if freed_bytes is None or total is None else max(0.01, freed_bytes / total)
-    target = min(round_down(present - drop, 0.01), highest(situation, UTILIZATION))
+    target = min(round_down(present - drop, 0.01), upper_bound(situation))
     target = max(target, lowest(situation, UTILIZATION))
     return target if target < present else None
 

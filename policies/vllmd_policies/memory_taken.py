@@ -6,12 +6,12 @@ from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import KV_CACHE_BYTES, UTILIZATION
 from vllmd_policies.memory_arithmetic import (
     MARGIN_BYTES,
-    highest,
     lowest,
     may_move,
     proposal,
     round_down,
     show,
+    upper_bound,
     utilization,
 )
 
@@ -43,7 +43,7 @@ def fitting_utilization(situation: Situation, failure: Failure) -> float | None:
         return None
     present = utilization(situation, failure)
     target = present - (requested - free + MARGIN_BYTES) / total
-    return max(0.0, min(round_down(min(target, present - 0.01), 0.01), highest(situation, UTILIZATION)))
+    return max(0.0, min(round_down(min(target, present - 0.01), 0.01), upper_bound(situation)))
 
 
 def _lower(situation: Situation, failure: Failure) -> Proposal | None:

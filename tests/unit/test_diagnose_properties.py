@@ -68,6 +68,13 @@ def test_a_secret_in_the_deciding_line_is_masked() -> None:
     assert SECRET not in failure.evidence.text
 
 
+def test_colours_inside_a_secret_do_not_hide_it() -> None:
+    """A secret is masked also where escape sequences stand between its letters."""
+    failure = _diagnose([f"vllm: error: unrecognized arguments: --x {SECRET[:7]}\x1b[0m{SECRET[7:]}"], 2)
+    assert failure.evidence is not None
+    assert SECRET not in failure.summary + failure.evidence.text
+
+
 def test_a_secret_that_the_length_limit_would_cut_is_not_shown_in_part() -> None:
     """A line is cut between words, so that no half of a secret survives."""
     for padding in range(3900, 4000, 7):

@@ -1,14 +1,15 @@
 """What a change brought."""
 
-from fakes import FakeClock, Traffic
-from vllmd.decide.assess import assess
-from vllmd.decide.verify import Trial, verify
+from fakes import FakeClock, Traffic, histogram
+from vllmd.decide.assess import assess, judge
+from vllmd.decide.verify import Trial, effect_on, verify
 from vllmd.model.decision import Action, Assessment, Change, Domain, Effect, Proposal, Target, Verification, Wish
 from vllmd.model.flags import Flags
 from vllmd.model.settings import Slo
 from vllmd.model.snapshot import Window
 
-SLO = Slo((Target("itl_p99", "itl", 0.99, 0.05),), judge_window_s=60.0, min_requests=200)
+TARGET = Target("itl_p99", "itl", 0.99, 0.05)
+SLO = Slo((TARGET,), judge_window_s=60.0, min_requests=200)
 SOAK_S = 120.0
 CHANGE = Change(
     "D1",
@@ -56,6 +57,21 @@ def test_more_gaps_beyond_the_limit_are_worse() -> None:
     found = soaked(0.05, 0.08)
     assert found is not None
     assert found.effect is Effect.WORSE
+
+
+def test_shorter_gaps_are_better_although_more_of_them_pass_the_limit() -> None:
+    """Half the batched tokens make two gaps of half the length: the quantile falls a bucket, the share too."""
+    before = judge(TARGET, histogram({0.025: 970, 0.3: 30}), enough=200)
+    after = judge(TARGET, histogram({0.025: 940, 0.15: 60}), enough=200)
+    assert effect_on(before, after) is Effect.BETTER
+    assert effect_on(after, before) is Effect.WORSE
+
+
+def test_a_target_that_still_holds_is_not_harmed() -> None:
+    """Some TTFT is what an ITL remedy costs; as long as the target is met, that is no harm."""
+    before = judge(TARGET, histogram({0.01: 1000}), enough=200)
+    after = judge(TARGET, histogram({0.025: 1000}), enough=200)
+    assert effect_on(before, after) is Effect.SAME
 
 
 def test_a_small_difference_is_none() -> None:

@@ -39,7 +39,9 @@ def install(folder: Path) -> None:
     wanted = fingerprint()
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return
-    print(f"installing {_PACKAGE} {_VERSION} into {folder} (800 MB to download, once)", flush=True)
+    print(  # noqa: T201 - minutes of work should say what they are
+        f"installing {_PACKAGE} {_VERSION} into {folder} (800 MB to download, once)", flush=True
+    )
     shutil.rmtree(folder, ignore_errors=True)
     _install_vllm(folder / "venv")
     write_model(folder / "models" / "tiny", TINY)

@@ -94,7 +94,7 @@ def _vocabulary() -> list[str]:
 
 
 def _pairs() -> list[tuple[str, str]]:
-    return list(product(ascii_lowercase, repeat=2))
+    return list(product(ascii_lowercase, ascii_lowercase))
 
 
 def _added(number: int, token: str) -> dict[str, Any]:

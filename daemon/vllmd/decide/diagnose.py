@@ -14,10 +14,11 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vllmd.decide.failure_texts import CASCADES, ERROR_KEYS, ERROR_LINE, FACTS, HEALTHY, ROWS, Row
+from vllmd.decide.failure_texts import CASCADES, ERROR_KEYS, ERROR_LINE, FACTS, HEALTHY, ROWS
 from vllmd.decide.log_lines import is_echo, message
 from vllmd.decide.log_phase import DOING, MARKS, PHASES, later
 from vllmd.decide.numbers import read_groups, show_numbers
+from vllmd.decide.text_row import Row
 from vllmd.model.failure import Evidence, Failure, FailureClass
 from vllmd.model.masking import Masker, plain
 from vllmd.model.server import Phase
@@ -100,10 +101,15 @@ def diagnose(
         phase=reached,
         generation=generation,
         summary=plain(masker.mask(summary), SUMMARY_CHARS),
-        evidence=None if index is None else Evidence(index + 1, plain(message(masker.mask(lines[index])))),
+        evidence=None if index is None else _evidence(lines, index, masker),
         exit_code=exit_code,
         numbers=numbers,
     )
+
+
+def _evidence(lines: Sequence[str], index: int, masker: Masker) -> Evidence:
+    """Return the line as it may be shown. Masked twice: before it is cut, and after colours are out of it."""
+    return Evidence(index + 1, plain(masker.mask(message(masker.mask(lines[index])))))
 
 
 def _read(lines: Sequence[str], phase: Phase) -> _Reading:

@@ -1,4 +1,9 @@
-"""What a change brought: the share of observations within the limits before it and after its soak, at like load."""
+"""What a change brought: each target before it and after its soak, at like load.
+
+The quantile decides first, by the bucket that holds it, and only within one bucket the share within the limit: on the
+way down the ladder a prompt takes two steps of half the length, so that more gaps are beyond a tight limit while each
+is shorter, and the share alone would take back what helps.
+"""
 
 from dataclasses import dataclass
 
@@ -53,25 +58,32 @@ def verify(trial: Trial, window: Window, slo: Slo, soak_s: float, now_s: float) 
 def _compare(trial: Trial, after: tuple[TargetAssessment, ...], now_s: float) -> Verification:
     """Worse if any target became worse, better if the one that led to the change did, else the same."""
     before = {t.target.name: t for t in trial.before.now}
-    effects = {t.target.name: _effect(before.get(t.target.name), t) for t in after}
+    effects = {t.target.name: effect_on(before.get(t.target.name), t) for t in after}
     led = trial.change.proposal.trigger
     worse = [name for name, effect in effects.items() if effect is Effect.WORSE]
     named = worse[0] if worse else led if led in effects else next(iter(effects), led)
     effect = Effect.WORSE if worse else effects.get(named, Effect.UNKNOWN)
     was, now = before.get(named), next((t for t in after if t.target.name == named), None)
     share_was, share_now = (was.share_low if was else None), (now.share_low if now else None)
-    text = f"{named}: {_percent(share_was)} within the limit before, {_percent(share_now)} after"
+    text = f"{named}: {_told(now)}; before: {_told(was)}"
     return Verification(trial.change.id, now_s, effect, text, share_was, share_now)
 
 
-def _effect(before: TargetAssessment | None, after: TargetAssessment) -> Effect:
+def effect_on(before: TargetAssessment | None, after: TargetAssessment) -> Effect:
+    """Return what became of one target."""
     if before is None or before.share_low is None or after.share_low is None:
         return Effect.UNKNOWN
+    # A target that still holds is not harmed: every ITL remedy costs some TTFT.
+    harm = Effect.SAME if after.verdict is Verdict.MET else Effect.WORSE
+    if before.quantile_low_s is not None and after.quantile_low_s is not None:
+        if after.quantile_low_s < before.quantile_low_s:
+            return Effect.BETTER
+        if after.quantile_low_s > before.quantile_low_s:
+            return harm
     outside_before, outside_after = 1 - before.share_low, 1 - after.share_low
     threshold = max(_ABSOLUTE, _RELATIVE * outside_before)
     if outside_after > outside_before + threshold:
-        # A target that still holds is not harmed: every ITL remedy costs some TTFT.
-        return Effect.SAME if after.verdict is Verdict.MET else Effect.WORSE
+        return harm
     return Effect.BETTER if outside_after < outside_before - threshold else Effect.SAME
 
 
@@ -85,5 +97,9 @@ def _unknown(trial: Trial, now_s: float, why: str) -> Verification:
     return Verification(trial.change.id, now_s, Effect.UNKNOWN, why)
 
 
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{share:.2%}"
+def _told(found: TargetAssessment | None) -> str:
+    if found is None or found.share_low is None or found.quantile_low_s is None:
+        return "unknown"
+    low, high = found.quantile_low_s * 1000, found.quantile_high_s
+    span = f"above {low:g} ms" if high is None else f"{low:g}-{high * 1000:g} ms"
+    return f"{span}, {found.share_low:.2%} within {found.target.limit_s * 1000:g} ms"

@@ -11,11 +11,12 @@ import structlog
 
 from vllmd.model.decision import Action, Change, Domain, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
-from vllmd.model.flags import Flags, FlagValue, show_value
+from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.masking import Masker
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
 from vllmd.ports import Ledger
+from vllmd.report.wording import change_text
 
 _KEPT = 20
 
@@ -98,7 +99,7 @@ class Journal:
             "decision",
             id=numbered.id,
             action=change.action,
-            change=describe(change.flags_before, change.flags_after),
+            change=change_text(change),
             trigger=change.proposal.trigger,
             policy=change.proposal.policy,
             reason=shown.proposal.reason,
@@ -163,12 +164,6 @@ class Journal:
             flags_before=masked_flags(change.flags_before, self._masker),
             flags_after=masked_flags(change.flags_after, self._masker),
         )
-
-
-def describe(before: Flags, after: Flags) -> str:
-    """Return the difference of two sets of flags as an operator reads it; "same flags" if there is none."""
-    parts = (f"{n} {show_value(old)} -> {show_value(new)}" for n, (old, new) in after.differences(before).items())
-    return ", ".join(parts) or "same flags"
 
 
 def masked_flags(flags: Mapping[str, FlagValue], masker: Masker) -> Flags:

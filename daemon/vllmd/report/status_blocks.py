@@ -124,8 +124,8 @@ def _budget(instance: Fields) -> list[Row]:
     told = f"voluntary restarts {hour} this hour, {day} today; crashes {crashes}, breaker {text(budget, 'breaker')}"
     rows = labelled("Budget", told, Style.BAD if budget.get("breaker") == "open" else Style.PLAIN)
     down = part(instance, "outage_seconds")
-    causes = ", ".join(f"{cause} {number(down, cause) or 0.0:.3g} s" for cause in down)
-    return rows + (labelled("", plain(f"without service so far: {causes}")) if down else [])
+    causes = ", ".join(f"{cause} {lost_s:.3g} s" for cause in down if (lost_s := number(down, cause)))
+    return rows + (labelled("", plain(f"without service so far: {causes}")) if causes else [])
 
 
 def _used(limited: Fields) -> str:

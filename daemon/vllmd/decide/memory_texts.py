@@ -1,0 +1,131 @@
+"""The texts about memory: what vLLM's start plans with, allocations that failed, and the sizes that a start prints.
+
+Templates: vLLM 0.6 to 0.33 as read from its source (worker/utils.py, kv_cache_utils.py, cpu_worker.py, gpu_worker.py,
+gpu_model_runner.py), torch's allocator, and the logs in tests/data/logs.
+"""
+
+from vllmd.decide.numbers import NUMBER, SIZE
+from vllmd.decide.text_row import Fact, Row, fact, row
+from vllmd.model.failure import FailureClass
+
+_FREE_OF_TOTAL = rf"\((?P<free_gib>{NUMBER})/(?P<total_gib>{NUMBER}) GiB\)"
+
+# Memory that the start plans with. The advice at the end of these texts is not followed: "No available memory" needs
+# the utilization up, and so does a negative request on CPU, whose text asks to free memory instead.
+PLANNING: tuple[Row, ...] = (
+    row(
+        "emory",
+        rf"Free memory on device (?:\S+ )?{_FREE_OF_TOTAL} on startup is less than "
+        rf"[^(]*\((?P<utilization>{NUMBER}), (?P<requested_gib>{NUMBER}) GiB\)",
+        "gpu-memory-utilization {utilization} asks for {requested}, but only {free} of {total} is free",
+        FailureClass.UTILIZATION_TOO_HIGH,
+    ),
+    row(
+        "emory",
+        rf"Available memory on node \d+ {_FREE_OF_TOTAL} on startup is less than "
+        rf"desired CPU memory utilization \((?P<utilization>{NUMBER}), (?P<requested_gib>{NUMBER}) GiB\)",
+        "gpu-memory-utilization {utilization} asks for {requested} of memory, but only {free} of {total} is free",
+        FailureClass.UTILIZATION_TOO_HIGH,
+    ),
+    row(
+        "emory",
+        rf"node \d+ {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
+        rf"\((?P<available_gib>-{NUMBER}|0\.0+)/(?P<requested_gib>{NUMBER}) GiB\)",
+        "gpu-memory-utilization leaves nothing for the KV pool: {available} of its {requested} remain",
+        FailureClass.KV_POOL_TOO_SMALL,
+    ),
+    row(
+        "emory",
+        rf"node \d+ {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
+        rf"\((?P<requested_gib>{NUMBER})/{NUMBER} GiB\)",
+        "the KV pool asks for {requested}, but only {free} of {total} is free",
+        FailureClass.UTILIZATION_TOO_HIGH,
+    ),
+    row(
+        "emory",
+        rf"node \d+ {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
+        rf"\((?P<pool_gib>{NUMBER}) GiB\)",
+        "the KV pool is set to {pool}, but only {free} of {total} is free",
+        FailureClass.UTILIZATION_TOO_HIGH,
+    ),
+    row(
+        "emory",
+        r"(?<!\(\")No available memory for the cache blocks",
+        "no memory left for the KV pool[ at gpu-memory-utilization {utilization}][: {available} remain]",
+        FailureClass.KV_POOL_TOO_SMALL,
+    ),
+    row(
+        "KV cache",
+        r"To serve at least one request with the \S+ max seq len \((?P<asked_tokens>\d+)\), "
+        rf"\(?(?P<needed_gib>{NUMBER}) GiB KV cache is needed, which is larger than the available KV cache memory "
+        rf"\((?P<available_gib>{NUMBER}) GiB\)(?:.*?estimated maximum model length is (?P<fitting_tokens>\d+))?",
+        "KV pool too small for one request of {asked_tokens} tokens: needs {needed}, has {available}",
+        FailureClass.KV_POOL_TOO_SMALL,
+    ),
+    row(
+        "KV cache",
+        r"max seq len \((?P<asked_tokens>\d+)\) is larger than the maximum number of tokens that can be stored in KV "
+        r"cache \((?P<fitting_tokens>\d+)\)",
+        "KV pool too small for one request of {asked_tokens} tokens: holds {fitting_tokens}",
+        FailureClass.KV_POOL_TOO_SMALL,
+    ),
+    row(
+        "max_",
+        r"Cannot auto-fit max_model_len: not enough GPU memory",
+        "KV pool too small for a single token[ at gpu-memory-utilization {utilization}][: {available} remain]",
+        FailureClass.KV_POOL_TOO_SMALL,
+    ),
+)
+
+# Allocations that failed. torch prints the numbers; vLLM's own lines beside it say what was being done.
+ALLOCATING: tuple[Row, ...] = (
+    row(
+        "emory",
+        rf"(?:CUDA|HIP) out of memory\.(?: Tried to allocate (?P<tried_size>{SIZE})\.)?"
+        rf"(?: GPU \d+ has a total capacity of (?P<total_size>{SIZE}) of which (?P<free_size>{SIZE}) is free\.)?"
+        rf"(?:.*? and (?P<reserved_size>{SIZE}) is reserved by PyTorch)?",
+        "out of GPU memory while {doing}[: tried to allocate {tried}][, {free} of {total} free]",
+        FailureClass.START_OOM,
+        FailureClass.RUNTIME_OOM,
+    ),
+    row(
+        "emory",
+        r"CUDA out of memory occurred when warming up (?P<what>sampler|pooler).*?with (?P<dummy_requests>\d+) dummy",
+        "out of GPU memory while warming up the {what} with {dummy_requests} requests",
+        FailureClass.START_OOM,
+    ),
+    row(
+        "emory",
+        r"CUDA error: out of memory",
+        "out of GPU memory while {doing}",
+        FailureClass.START_OOM,
+        FailureClass.RUNTIME_OOM,
+    ),
+    row(
+        "emory",
+        r"Failed to load model - not enough GPU memory",
+        "out of GPU memory while loading the weights",
+        FailureClass.START_OOM,
+    ),
+)
+
+MEMORY_FACTS: tuple[Fact, ...] = (
+    fact("took", rf"(?:Model loading|Loading model weights) took (?P<weights_gib>{NUMBER}) G"),
+    fact("emory", rf"Available KV cache memory: (?P<available_gib>{NUMBER}) GiB"),
+    fact("KV cache", rf"Explicitly set \((?P<pool_gib>{NUMBER})/(?P<total_gib>{NUMBER})\) GiB"),
+    fact("KV cache", rf"Auto set \((?P<available_gib>{NUMBER})/(?P<total_gib>{NUMBER})\) GiB"),
+    fact(
+        "emory",
+        rf"Free memory on device \({NUMBER}/(?P<total_gib>{NUMBER}) GiB\) on startup\. "
+        rf"Desired GPU memory utilization is \((?P<utilization>{NUMBER}), ",
+    ),
+    fact(
+        "emory",
+        rf"total_gpu_memory \((?P<total_gib>{NUMBER})GiB\) x gpu_memory_utilization \((?P<utilization>{NUMBER})\)",
+    ),
+    fact("reserved for KV Cache", rf"reserved for KV Cache is (?P<available_gib>{NUMBER})GiB"),
+    fact(
+        "emory",
+        rf"total_gpu_memory=(?P<total_gib>{NUMBER})GiB.*kv_cache_size=(?P<available_gib>{NUMBER})GiB",
+    ),
+)

@@ -1,0 +1,67 @@
+"""Memory failures of a real vLLM: one failed launch, a flag computed from what it printed, then it serves."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from e2e.cpu_vllm import ENVIRON, RECOVERY_LIMIT_S, completes, serve
+from e2e.vllmd_process import Instance, free_port, running
+
+pytestmark = pytest.mark.usefixtures("real_vllm")
+
+
+def test_a_utilization_that_leaves_no_pool_is_raised(tmp_path: Path) -> None:
+    """The log advises to free memory; what helps is a higher utilization, by the number that it prints."""
+    argv = serve("tiny", free_port(), "--max-model-len", "4096", "--gpu-memory-utilization", "0.02")
+    with running(tmp_path, argv, environ=ENVIRON) as daemon:
+        instance = daemon.wait_serving(2, RECOVERY_LIMIT_S)
+        assert completes(instance["url"])
+
+    assert instance["last_failure"]["class"] == "kv-pool-too-small"
+    (_, total_gib), (lacking_gib, asked_gib) = printed_gib(instance)
+    least = (asked_gib - lacking_gib) / total_gib
+    assert least <= computed(instance, "gpu-memory-utilization") <= least + 0.3
+
+
+@pytest.mark.slow
+def test_a_utilization_above_the_free_memory_is_lowered(tmp_path: Path) -> None:
+    """The same option, the opposite failure, the opposite remedy: no more than what is free."""
+    argv = serve("tiny", free_port(), "--max-model-len", "4096", "--gpu-memory-utilization", "0.99")
+    with running(tmp_path, argv, environ=ENVIRON) as daemon:
+        instance = daemon.wait_serving(2, RECOVERY_LIMIT_S)
+        assert completes(instance["url"])
+
+    assert instance["last_failure"]["class"] == "utilization-too-high"
+    free_gib, total_gib = printed_gib(instance)[0]
+    assert 0.5 * free_gib / total_gib <= computed(instance, "gpu-memory-utilization") <= free_gib / total_gib
+
+
+def test_a_length_that_does_not_fit_is_shortened_where_the_operator_allows_it(tmp_path: Path) -> None:
+    """The pool's size is the operator's, so the length gives way, to the one that vLLM says fits."""
+    argv = serve("tiny", free_port(), "--max-model-len", "8192", "--kv-cache-memory-bytes", "1000000")
+    settings = {"guard": {"max-model-len": {"min": 1024}}}
+    with running(tmp_path, argv, settings, ENVIRON) as daemon:
+        instance = daemon.wait_serving(2, RECOVERY_LIMIT_S)
+        assert completes(instance["url"])
+
+    assert instance["last_failure"]["class"] == "kv-pool-too-small"
+    assert computed(instance, "max-model-len") == 1792
+
+
+def printed_gib(instance: Instance) -> list[tuple[float, float]]:
+    """Return the pairs of sizes in the line of the log that decided."""
+    text = instance["last_failure"]["evidence"]["text"]
+    return [(float(a), float(b)) for a, b in re.findall(r"\((-?[\d.]+)/([\d.]+) GiB\)", text)]
+
+
+def computed(instance: Instance, flag: str) -> float:
+    """Return the value that the only decision gave to a flag, after the only failed launch."""
+    assert instance["launches"] == {"first": 1, "crash": 1}
+    (decision,) = instance["decisions"]
+    assert decision["action"] == "recover"
+    assert decision["verification"]["effect"] == "serving"
+    (change,) = decision["changes"]
+    assert change["flag"] == flag
+    assert f"--{flag}" in instance["argv"] or any(word.startswith(f"--{flag}=") for word in instance["argv"])
+    return float(change["to"])
