@@ -104,6 +104,7 @@ class Loop:
                 self._act_on(self._assessment)
             if self._clock.now_s() - self.supervisor.life.since_s > GOOD_RUN_S:
                 self._past.in_a_row = 0
+                self._past.crashes.clear()
         self.tell()
 
     def look(self) -> None:

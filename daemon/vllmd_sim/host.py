@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass, fields
 from typing import Any
 
+from vllmd_sim._version import __version__
+
 GIB = 2**30
 MIB = 2**20
 
@@ -23,7 +25,7 @@ class Host:
     """
 
     gpu: str = "NVIDIA H100 80GB HBM3"
-    version: str = "0.26.0"
+    version: str = __version__
     gpu_total_gib: float = 80.0
     gpu_dir: str | None = None
     other_used_gib: float = 0.0

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vllmd.decide.gates import GateFacts
-from vllmd.decide.recover import BACKOFF_LIMIT_S, CrashRecord, backoff_s, decide_recovery
+from vllmd.decide.recover import BACKOFF_LIMIT_S, WAIT_S, CrashRecord, backoff_s, decide_recovery
 from vllmd.model.decision import Action, Change, Decision, Domain, Hold, HoldReason, Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import Flags
@@ -68,6 +68,13 @@ def test_the_fifth_failure_of_a_kind_in_a_window_is_held() -> None:
     assert "5 failures" in hold.message
     mixed = CrashRecord(5, ((100.0, "runtime-oom"), (9_300.0, "engine-died"), *five.recent[1:4]))
     assert isinstance(decided(None, crashes=mixed), Change)
+
+
+def test_memory_that_is_given_back_is_waited_for() -> None:
+    """A wish to wait is a launch with the same flags, a few seconds later, even after the first failure."""
+    change = decided(Proposal("p", Domain.MEMORY, Wish.WAIT_THEN_RETRY, "wait for it"))
+    assert isinstance(change, Change)
+    assert (change.action, change.wait_s, change.flags_after) == (Action.RETRY, WAIT_S, FLAGS)
 
 
 def test_the_wait_grows_from_nothing_to_five_minutes() -> None:

@@ -16,6 +16,7 @@ from vllmd.model.settings import Mode
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_LIMIT_S = 300.0
+WAIT_S = 5.0  # for memory that somebody is giving back: a process that ends does so within seconds
 GOOD_RUN_S = 600.0  # a server that served this long starts the backoff anew
 
 
@@ -56,6 +57,7 @@ def decide_recovery(
         minutes = facts.budget.breaker_window_s / 60
         text = f"{len(same)} failures of the kind {failure.kind} within {minutes:g} min and no remedy is left"
         return Hold(HoldReason.BREAKER, f"{text}: {failure.summary}")
+    patience_s = WAIT_S if wish is not None and wish.wish is Wish.WAIT_THEN_RETRY else 0.0
     return Change(
         "",
         facts.now_s,
@@ -63,7 +65,7 @@ def decide_recovery(
         _unchanged(wish, remedy, failure, mode),
         facts.flags,
         facts.flags,
-        wait_s=backoff_s(crashes.in_a_row),
+        wait_s=max(patience_s, backoff_s(crashes.in_a_row)),
     )
 
 

@@ -36,7 +36,7 @@ def _serving(instance: Fields, name: str) -> tuple[str, ...]:
     if last.get("action") == "advise":
         domain = text(last, "domain", "latency")
         return (f'set mode.{domain} = "active" and start vllmd again to let it act on {text(last, "id")}', everything)
-    return (f"`vllmd status {name} -w` to watch, {everything}",)
+    return (f"`vllmd status {name} -w` to watch", everything)
 
 
 def _log(instance: Fields) -> tuple[str, ...]:
