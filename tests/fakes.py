@@ -50,6 +50,10 @@ class FakeServer:
         """Begin to stop."""
         self.stopping = True
 
+    def kill(self) -> None:
+        """Hurry a stop."""
+        self.stopping = True
+
     def ended(self) -> int:
         """End the living server; return its generation."""
         assert self.living is not None

@@ -110,7 +110,11 @@ class Daemon:
             self._notifier.stopping()
 
     async def _until_stopped(self, events: "asyncio.Task[None]") -> None:
-        """Do one piece of work after the other. A bug in a launch's task ends the daemon: it would serve unwatched."""
+        """Do one piece of work after the other.
+
+        A bug in a launch's task, or in what an event leads to, ends the daemon: the server would be unwatched, and the
+        service manager's next vllmd ends it and launches anew.
+        """
         while self._loop.supervisor.life.state is not ServerState.STOPPED:
             work = asyncio.ensure_future(self._work.get())
             await asyncio.wait({work, events}, return_when=asyncio.FIRST_COMPLETED)
@@ -157,12 +161,20 @@ class Daemon:
             self._server.note_members()
             if cap_size(Path(life.launch.log_path), self._instance.settings.log.engine_max_bytes):
                 log.info("log capped", path=life.launch.log_path)
-        self._work.put_nowait(lambda: self._loop.tick(snapshot))
+        self._work.put_nowait(lambda: self._guarded(lambda: self._loop.tick(snapshot)))
 
     async def _look(self) -> None:
         """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due."""
         if self._loop.supervisor.life.state is not ServerState.SERVING:
-            self._work.put_nowait(self._loop.look)
+            self._work.put_nowait(lambda: self._guarded(self._loop.look))
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """Let a bug in a reading cost that reading, not the server. A bug in an event ends the daemon: see above."""
+        try:
+            look()
+        except Exception:
+            self._loop.errors += 1
+            log.exception("a reading failed", errors=self._loop.errors)
 
     async def _read_gpus(self) -> tuple[Gpu, ...] | None:
         try:
@@ -181,6 +193,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._work.put_nowait, self._loop.stop)
+        loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: a changed configuration needs a restart of vllmd")
 
     def _commands(self) -> dict[str, Command]:
         return {

@@ -81,6 +81,8 @@ class Loop:
         self._snapshot: Snapshot | None = None
         self._assessment: Assessment | None = None
         self._trial: Trial | None = None
+        self._stop_asked = False
+        self.errors = 0  # readings that a bug spoilt
         self._past = Past(voluntary_s=deque(journal.voluntary_since(clock.now_s() - _DAY_S), maxlen=100))
 
     @property
@@ -101,7 +103,7 @@ class Loop:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
             if not self._verified():
-                self._act_on(self._assessment)
+                self._act_on(self._assessment if snapshot.metrics is not None else None)
             if self._clock.now_s() - self.supervisor.life.since_s > GOOD_RUN_S:
                 self._past.in_a_row = 0
                 self._past.crashes.clear()
@@ -274,7 +276,10 @@ class Loop:
     # The operator
 
     def stop(self) -> None:
-        """Stop the server for good."""
+        """Stop the server for good: drained the first time it is asked for, at once the second time."""
+        if self._stop_asked:
+            self.supervisor.kill()
+        self._stop_asked = True
         self.supervisor.stop()
         self.tell()
 
@@ -340,5 +345,6 @@ class Loop:
             budget=budget_status(self._gate_facts(frozenset()), crashes_s, breaker_open=held),
             data_at_s=readings[-1].at_s if readings else None,
             expected_start_s=supervisor.start_s,
+            errors=self.errors,
         )
         self._publish(compose(self._instance, view, self._journal))

@@ -33,6 +33,9 @@ class Server(Protocol):
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
 
+    def kill(self) -> None:
+        """End a launch that is being stopped without waiting for its drain."""
+
 
 class Scraper(Protocol):
     """The server's metrics."""

@@ -130,6 +130,10 @@ class Supervisor:
         elif self.life.state is not ServerState.STOPPED:
             self._move(ServerState.STOPPED, "stopped")
 
+    def kill(self) -> None:
+        """End a server that drains at once."""
+        self._server.kill()
+
     def spawned(self, leader: ProcessId) -> None:
         """Take note of the server's process."""
         if self.life.launch is not None:

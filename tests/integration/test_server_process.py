@@ -130,6 +130,20 @@ def test_what_ignores_sigterm_is_killed_with_its_whole_session(tmp_path: Path) -
     run(body)
 
 
+def test_a_second_word_ends_the_drain(tmp_path: Path) -> None:
+    """An operator who does not want to wait is heard: SIGKILL long before the grace period is over."""
+
+    async def body() -> None:
+        process = server(tmp_path, free_port())
+        process.launch(launch_of(STUBBORN, tmp_path))
+        assert isinstance(await process.events(), Spawned)
+        process.stop()
+        process.kill()
+        assert isinstance(await event_of(process, within_s=5.0), Exited)
+
+    run(body)
+
+
 def test_a_command_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     """A missing executable is an event, not a crash of the daemon."""
 

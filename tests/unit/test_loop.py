@@ -127,6 +127,16 @@ def test_a_spent_budget_holds() -> None:
     assert built.state == ServerState.SERVING
 
 
+def test_nothing_is_decided_on_metrics_of_the_past() -> None:
+    """Once the metrics cannot be read, the last window decides nothing more, however it looked."""
+    built = begun(budget=Budget(restarts_per_hour=0, soak_s=60.0))
+    serve(built, share_slow=0.05, seconds=200)
+    built.tick()
+    last = built.told[-1].last_decision
+    assert isinstance(last, Hold)
+    assert last.reason is HoldReason.BLIND
+
+
 def test_a_runtime_oom_lowers_the_utilization_and_serves_again() -> None:
     """Exit code 0 after an OOM is a crash all the same; the new utilization comes from the numbers printed."""
     built = begun()

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -79,6 +80,7 @@ class ServerProcess:
         self._events: asyncio.Queue[ServerEvent | BaseException] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+        self._hurried = asyncio.Event()
         self.record = read_record(launcher.record_path)
 
     async def events(self) -> ServerEvent:
@@ -92,7 +94,7 @@ class ServerProcess:
         """Begin a launch. RuntimeError while another one lives: never two servers."""
         if self._task is not None and not self._task.done():
             raise RuntimeError("a launch is under way")
-        self._stopping = asyncio.Event()
+        self._stopping, self._hurried = asyncio.Event(), asyncio.Event()
         self._task = asyncio.create_task(self._live(launch))
         self._task.add_done_callback(self._task_ended)
 
@@ -103,6 +105,10 @@ class ServerProcess:
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
         self._stopping.set()
+
+    def kill(self) -> None:
+        """End a launch that is being stopped without waiting for its drain."""
+        self._hurried.set()
 
     def is_ours(self, pid: int) -> bool:
         """Return whether a pid is a process of the current or last launch."""
@@ -254,8 +260,11 @@ class ServerProcess:
             return
         signal_process(self.record.leader, signal.SIGTERM)
         grace_s = self._launcher.drain_timeout_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(ended), grace_s)
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        either: set[asyncio.Future[Any]] = {ended, hurried}
+        await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if ended.done():
             return
         await self._clear_session()
         with suppress(TimeoutError):

@@ -35,7 +35,7 @@ def decide_latency(
     `advised` holds (flags before, flags after) of advice that was given before.
     """
     if situation.assessment is None:
-        return Hold(HoldReason.BLIND, "no metrics of this launch yet")
+        return Hold(HoldReason.BLIND, "the server's metrics cannot be read")
     hold = _nothing_slips(situation.assessment)
     if hold is not None:
         return hold

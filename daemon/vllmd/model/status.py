@@ -98,4 +98,5 @@ class Status:
     suppressed: Mapping[str, int] = field(default_factory=dict)  # HoldReason value to count
     launches: Mapping[str, int] = field(default_factory=dict)  # cause to count: first, crash, change, rollback, admin
     outage_s: Mapping[str, float] = field(default_factory=dict)  # same causes
+    errors: int = 0  # readings that a bug spoilt since the daemon began
     host: str = ""

@@ -27,6 +27,7 @@ class View:
     budget: BudgetStatus
     data_at_s: float | None
     expected_start_s: float | None
+    errors: int
 
 
 def compose(instance: Instance, view: View, journal: Journal) -> Status:
@@ -65,6 +66,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         suppressed=dict(journal.suppressed),
         launches=dict(journal.launches),
         outage_s=dict(journal.outage_s),
+        errors=view.errors,
         host=socket.gethostname(),
     )
 
