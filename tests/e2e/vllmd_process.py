@@ -69,17 +69,21 @@ class VllmdProcess:
 
     # Asking
 
-    def status(self) -> Instance:
-        """Return what `vllmd status --json` says of the instance now."""
-        self.server_processes()
-        asked = subprocess.run(
-            [*self._vllmd, "status", "--json", "--config", str(self._config)],
+    def ask(self, command: str, *options: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command of vllmd's on this instance."""
+        return subprocess.run(
+            [*self._vllmd, command, *options, "--config", str(self._config)],
             capture_output=True,
             text=True,
             env=self._environ,
             timeout=_ASK_LIMIT_S,
             check=False,
         )
+
+    def status(self) -> Instance:
+        """Return what `vllmd status --json` says of the instance now."""
+        self.server_processes()
+        asked = self.ask("status", "--json")
         try:
             (instance,) = json.loads(asked.stdout)["instances"]
         except ValueError:

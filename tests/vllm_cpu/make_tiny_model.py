@@ -34,7 +34,7 @@ MID = Size(256, 4)  # a step over a thousand tokens takes some 70 ms on two core
 
 
 def write_model(folder: Path, size: Size) -> None:
-    """Write the model's folder, replacing the files of an earlier one."""
+    """Write the model's folder, replacing the files of another one. A server may be reading those of this one."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         "config.json": _config(size),
@@ -43,7 +43,9 @@ def write_model(folder: Path, size: Size) -> None:
         "tokenizer_config.json": _tokenizer_config(),
     }
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        file, text = folder / name, json.dumps(content, indent=1)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
 
 
 def _config(size: Size) -> dict[str, Any]:
