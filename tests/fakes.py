@@ -69,6 +69,7 @@ class MemoryLedger:
         self.entries: list[tuple[float, Launch | Failure | Change | Hold | Outcome | Verification]] = []
         self._decision = 0
         self._generation = 0
+        self.problem: str | None = None
 
     def next_decision_id(self) -> str:
         """Return the next id."""

@@ -15,7 +15,7 @@ import psutil
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from vllmd.act.launch_logs import cap_size, log_path
+from vllmd.act.launch_logs import cap_size, last_generation, log_path
 from vllmd.act.server_process import Launcher, ServerProcess
 from vllmd.clock import SystemClock
 from vllmd.decide.propose import Policy
@@ -24,10 +24,10 @@ from vllmd.loop import Loop
 from vllmd.model.instance import Instance
 from vllmd.model.life import ALIVE
 from vllmd.model.server import Launch, ServerState
-from vllmd.model.snapshot import Gpu, Snapshot
+from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import Status
 from vllmd.observe.child_log import LogFollower, read_for_diagnosis
-from vllmd.observe.gpu import NvmlReader
+from vllmd.observe.gpu import GpuWatch, NvmlReader
 from vllmd.observe.scrape import HttpScraper
 from vllmd.report.control import Command, ControlServer
 from vllmd.report.exporter import Exporter
@@ -37,10 +37,11 @@ from vllmd.report.notify import SdNotifier
 from vllmd.report.publication import Publication
 from vllmd.report.status_file import write_status
 from vllmd.report.status_json import status_document
+from vllmd.report.steady_ledger import SteadyLedger
 from vllmd.supervisor import Logs, Supervisor
 
-_NVML_LIMIT_S = 5.0  # a driver in trouble answers late or never; the loop must not wait for it
 _LOOK_S = 1.0  # between looks at a server that is not serving yet: its log, its backoff
+_CLOCK_JUMP_S = 2.0  # less is slewing, which the scheduler follows
 _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 
 log = structlog.get_logger()
@@ -73,17 +74,18 @@ class Daemon:
         self._publication = Publication(since_s=self._clock.now_s())
         self._notifier = SdNotifier()
         self._scraper = HttpScraper(instance.url)
-        self._gpu = NvmlReader(self._is_ours)
+        self._gpu = GpuWatch(NvmlReader(self._is_ours))
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
         self._armed_s: float | None = None  # the due launch that a timer waits for
         self._loop = self._build_loop(policies, refresh)
 
     def _is_ours(self, pid: int) -> bool:
-        return self._server.is_ours(pid)
+        return self._server.session.is_ours(pid)
 
     def _build_loop(self, policies: Sequence[Policy], refresh: Callable[[Instance], Instance]) -> Loop:
-        ledger = open_ledger(self._place.state_dir, self._instance.masker.mask)
+        ledger = SteadyLedger(open_ledger(self._place.state_dir, self._instance.masker.mask))
+        ledger.start_above(last_generation(self._launcher.log_dir))
         journal = Journal(ledger, self._instance.masker)
         logs = _logs(self._launcher.log_dir)
         supervisor = Supervisor(self._instance, self._server, self._clock, journal, logs, refresh)
@@ -101,6 +103,8 @@ class Daemon:
             stack.push_async_callback(self._scraper.close)
             scheduler = self._schedule()
             stack.callback(scheduler.shutdown, wait=False)
+            clock = asyncio.create_task(self._watch_clock(scheduler))
+            stack.callback(clock.cancel)
             events = asyncio.create_task(self._pump_events())
             stack.callback(events.cancel)
             self._listen_to_signals()
@@ -130,7 +134,7 @@ class Daemon:
         due_s = self._loop.supervisor.due_s
         if due_s is not None and due_s != self._armed_s:
             self._armed_s = due_s
-            delay_s = max(0.0, due_s - self._clock.now_s())
+            delay_s = max(0.0, due_s - self._clock.monotonic_s())
             asyncio.get_running_loop().call_later(delay_s, self._work.put_nowait, self._loop.look)
 
     # What brings work
@@ -153,7 +157,7 @@ class Daemon:
             at_s=self._clock.now_s(),
             generation=life.launch.generation if life.launch else 0,
             metrics=metrics,
-            gpus=await self._read_gpus(),
+            gpus=await self._gpu.read(),
             host_free_bytes=memory.available,
             host_total_bytes=memory.total,
         )
@@ -162,6 +166,17 @@ class Daemon:
             if cap_size(Path(life.launch.log_path), self._instance.settings.log.engine_max_bytes):
                 log.info("log capped", path=life.launch.log_path)
         self._work.put_nowait(lambda: self._guarded(lambda: self._loop.tick(snapshot)))
+
+    async def _watch_clock(self, scheduler: AsyncIOScheduler) -> None:
+        """Plan the jobs anew when somebody sets the clock: the scheduler waits for times of day."""
+        offset_s = self._clock.now_s() - self._clock.monotonic_s()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            before_s, offset_s = offset_s, self._clock.now_s() - self._clock.monotonic_s()
+            if abs(offset_s - before_s) > _CLOCK_JUMP_S:
+                log.warning("the clock was set", by_s=round(offset_s - before_s, 1))
+                for job in scheduler.get_jobs():
+                    job.reschedule("interval", seconds=job.trigger.interval.total_seconds())
 
     async def _look(self) -> None:
         """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due."""
@@ -175,14 +190,6 @@ class Daemon:
         except Exception:
             self._loop.errors += 1
             log.exception("a reading failed", errors=self._loop.errors)
-
-    async def _read_gpus(self) -> tuple[Gpu, ...] | None:
-        try:
-            async with asyncio.timeout(_NVML_LIMIT_S):
-                return await asyncio.to_thread(self._gpu.read)
-        except TimeoutError:
-            log.warning("NVML does not answer", limit_s=_NVML_LIMIT_S)
-            return None
 
     async def _pump_events(self) -> None:
         while True:
@@ -234,8 +241,11 @@ def _logs(folder: Path) -> Logs:
 
 def lock_instance(state_dir: Path) -> int:
     """Lock the instance for this process; return the descriptor that holds the lock. InstanceBusyError if taken."""
-    state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
-    descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        descriptor = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise VllmdError(f"the state folder {state_dir} cannot be written: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -36,7 +36,7 @@ from vllmd.model.decision import (
     Wish,
 )
 from vllmd.model.failure import OF_FLAGS, Failure, FailureClass
-from vllmd.model.flags import Flags
+from vllmd.model.flags import UTILIZATION, Flags, FlagValue
 from vllmd.model.instance import Instance
 from vllmd.model.server import Exited, LaunchRefused, Ready, ServerEvent, ServerState, Spawned, StartStalled
 from vllmd.model.snapshot import Snapshot, Window
@@ -59,6 +59,10 @@ class Past:
     in_a_row: int = 0  # failures since the last good run
     visited: set[Flags] = field(default_factory=set)  # flags that were run
     barred: set[Flags] = field(default_factory=set)  # flags that a launch failed with, for reasons of theirs
+    harmful: set[tuple[str, FlagValue | None]] = field(default_factory=set)  # values that latency changes took back
+    served: Flags | None = None  # the last flags that served
+    too_low: float | None = None  # a utilization at which the KV pool was too small
+    frozen_until_s: float = 0.0  # no latency change before: the last one could not be verified
 
 
 class Loop:
@@ -83,7 +87,9 @@ class Loop:
         self._trial: Trial | None = None
         self._stop_asked = False
         self.errors = 0  # readings that a bug spoilt
-        self._past = Past(voluntary_s=deque(journal.voluntary_since(clock.now_s() - _DAY_S), maxlen=100))
+        self._past = Past(
+            voluntary_s=deque(journal.voluntary_since(clock.now_s() - _DAY_S), maxlen=100), harmful=journal.harmful()
+        )
 
     @property
     def _instance(self) -> Instance:
@@ -145,11 +151,15 @@ class Loop:
             text = f"{self._trial.change.id} is being verified"
             self._journal.hold(Hold(HoldReason.VERIFYING, text, until_s), self._clock.now_s())
             return
+        if self._clock.now_s() < self._past.frozen_until_s:
+            text = "the last change could not be verified, so no other is made on top of it"
+            self._journal.hold(Hold(HoldReason.COOLDOWN, text, self._past.frozen_until_s), self._clock.now_s())
+            return
         settings, barred = self._instance.settings, self._past.visited | self._past.barred
         decision = decide_latency(
             self._situation(assessment=assessment),
             self._policies,
-            self._gate_facts(frozenset(barred)),
+            self._gate_facts(frozenset(barred), latency=True),
             settings.modes.latency,
             self._journal.advised(),
         )
@@ -171,6 +181,7 @@ class Loop:
 
     def _on_ready(self, outcome: Outcome | None) -> None:
         self._past.visited.add(self.supervisor.flags)
+        self._past.served = self.supervisor.flags
         self._window, self._assessment = Window(self._window.span_s), None
         now_s = self._clock.now_s()
         if self._trial is not None:
@@ -189,9 +200,11 @@ class Loop:
             return False
         change, self._trial = self._trial.change, None
         self._journal.verification(verification)
+        if verification.effect is Effect.UNKNOWN:
+            self._past.frozen_until_s = verification.at_s + _DAY_S
         if verification.effect is not Effect.WORSE:
             return False
-        self._past.barred.add(change.flags_after)
+        self._past.harmful.update(change.proposal.changes.items())
         self._carry_out(self._rollback_of(change, verification.message), "rollback")
         return True
 
@@ -236,6 +249,8 @@ class Loop:
         self._past.in_a_row += 1
         if failure.kind in OF_FLAGS:
             self._past.barred.add(flags)
+        if failure.kind is FailureClass.KV_POOL_TOO_SMALL:
+            self._past.too_low = flags.number(UTILIZATION) or failure.numbers.get("utilization")
         outcome = self.supervisor.failed()
         if outcome is not None:
             self._journal.verification(Verification(outcome.change.id, now_s, Effect.FAILED, failure.summary))
@@ -254,7 +269,7 @@ class Loop:
             self.supervisor.hold(decision.message)
             return
         change = self._journal.change(decision)
-        following = Next(change.flags_after, "crash", change, due_s=now_s + change.wait_s)
+        following = Next(change.flags_after, "crash", change, due_s=self._clock.monotonic_s() + change.wait_s)
         self.supervisor.wait(following, f"{change.id}: {change.proposal.reason}")
 
     def _taken_back(self, failure: Failure) -> bool:
@@ -265,7 +280,7 @@ class Loop:
         if not never_served and failure.kind not in OF_FLAGS:
             return False  # the host's fault: the same flags again, and the soak begins anew
         change, self._trial = self._trial.change, None
-        self._past.barred.add(change.flags_after)
+        self._past.harmful.update(change.proposal.changes.items())
         if not never_served:
             verification = Verification(change.id, self._clock.now_s(), Effect.FAILED, failure.summary)
             self._journal.verification(verification)
@@ -290,7 +305,8 @@ class Loop:
             return f"nothing to do: the server is {state}"
         self._past.in_a_row = 0
         self._past.crashes.clear()
-        self._trial = None
+        if self._trial is not None:
+            self._trial = replace(self._trial, serving_since_s=float("inf"))  # the soak begins anew
         flags = self.supervisor.flags
         proposal = Proposal("admin", Domain.ADMIN, Wish.RETRY_UNCHANGED, "asked for by the operator", trigger="admin")
         change = self._journal.change(Change("", self._clock.now_s(), Action.RESTART, proposal, flags, flags))
@@ -313,9 +329,10 @@ class Loop:
             failure=failure,
             assessment=assessment,
             repeats=max(0, len(same) - 1),
+            too_low=self._past.too_low,
         )
 
-    def _gate_facts(self, barred: frozenset[Flags]) -> GateFacts:
+    def _gate_facts(self, barred: frozenset[Flags], *, latency: bool = False) -> GateFacts:
         settings = self._instance.settings
         return GateFacts(
             self.supervisor.flags,
@@ -325,6 +342,8 @@ class Loop:
             self._clock.now_s(),
             tuple(self._past.voluntary_s),
             barred,
+            frozenset(self._past.harmful) if latency else frozenset(),
+            self._past.served,
         )
 
     def tell(self) -> None:

@@ -47,12 +47,19 @@ class Scraper(Protocol):
 class GpuReader(Protocol):
     """The GPUs' memory."""
 
-    def read(self) -> tuple[Gpu, ...] | None:
-        """Return every GPU, None where there is no NVML."""
+    async def read(self) -> tuple[Gpu, ...] | None:
+        """Return every GPU; None where there is no NVML, or when it does not answer in time."""
 
 
 class Ledger(Protocol):
-    """What was tried and how it ended, kept across restarts of the daemon. What it acknowledged is not lost."""
+    """What was tried and how it ended, kept across restarts of the daemon. What it stored is not lost.
+
+    `problem` says why it cannot store now, None while it can.
+    """
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be stored."""
 
     def next_decision_id(self) -> str:
         """Return an unused decision id ("D1", "D2", …)."""

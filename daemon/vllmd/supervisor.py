@@ -36,7 +36,7 @@ class Next:
     cause: str
     change: Change | None = None
     fallback: Flags | None = None  # taken when these flags do not come to serve
-    due_s: float = 0.0  # unix time, not before
+    due_s: float = 0.0  # not before, by the monotonic clock: a wait must not depend on the time of day
 
 
 class Supervisor:
@@ -78,7 +78,7 @@ class Supervisor:
 
     @property
     def due_s(self) -> float | None:
-        """When a waiting launch is due (unix seconds); None if none waits for its time."""
+        """When a waiting launch is due (monotonic seconds); None if none waits for its time."""
         return self._coming.due_s if self._coming and self.life.state is ServerState.BACKOFF else None
 
     def launch(self, following: Next) -> None:
@@ -100,7 +100,7 @@ class Supervisor:
 
     def launch_when_due(self) -> None:
         """Launch what waits, if its time has come."""
-        if self._coming is not None and self.due_s is not None and self._clock.now_s() >= self.due_s:
+        if self._coming is not None and self.due_s is not None and self._clock.monotonic_s() >= self.due_s:
             self.launch(self._coming)
 
     def restart(self, following: Next, message: str) -> None:

@@ -79,7 +79,7 @@ def _gather_dotted(argv: Sequence[str]) -> list[str]:
 
 
 def _with_config_file(argv: list[str]) -> list[str]:
-    """Put the options of `--config FILE` (flat YAML, `key: value`) in front, so that the command line wins."""
+    """Put the options of `--config FILE` (flat YAML, lists in brackets) first, so that the command line wins."""
     if "--config" not in argv[:-1]:
         return argv
     at = argv.index("--config")
@@ -97,7 +97,8 @@ def _with_config_file(argv: list[str]) -> list[str]:
             case (_, "false"):
                 from_file += [f"--no-{name}"] if f"--no-{name}" in known else []
             case _:
-                from_file += [f"--{name}", value.strip("'\"")]
+                items = value.strip("[]").split(",") if value.startswith("[") else [value]
+                from_file += [f"--{name}", *(item.strip().strip("'\"") for item in items)]
     return from_file + argv[:at] + argv[at + 2 :]
 
 

@@ -43,9 +43,9 @@ def _larger(situation: Situation, failure: Failure) -> Proposal | None:
     if not may_move(situation, UTILIZATION) or pool_is_fixed(situation, failure):
         return None
     present, top = utilization(situation, failure), highest_utilization(situation, failure)
-    least, wanted = _rise(situation, failure)
-    target = min(max(round_up(present + wanted, _STEP), lowest(situation, UTILIZATION)), top)
-    if target <= present or target < present + least:
+    bottom, (least, wanted) = lowest(situation, UTILIZATION), _rise(situation, failure)
+    target = min(max(round_up(present + wanted, _STEP), bottom), top)
+    if target <= present or target < max(bottom, present + least):
         return None
     reason = f"{failure.summary}; {UTILIZATION} {show(present)} -> {show(target)}"
     if total := total_bytes(situation, failure):

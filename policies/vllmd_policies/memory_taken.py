@@ -18,6 +18,7 @@ from vllmd_policies.memory_arithmetic import (
 # What fits is no remedy when it is less than this part of what was asked for: then somebody else has the device, and
 # there is no room for the model.
 _LEAST_PART = 0.5
+_HOST_PART = 0.05  # vLLM for CPUs takes the host's memory, in which the operating system lives too
 _PATIENCE = 2  # identical failures before waiting is given up: a process that ends gives memory back within seconds
 
 
@@ -42,8 +43,14 @@ def fitting_utilization(situation: Situation, failure: Failure) -> float | None:
     if free is None or not total or requested is None:
         return None
     present = utilization(situation, failure)
-    target = present - (requested - free + MARGIN_BYTES) / total
+    target = present - (requested - free + _margin_bytes(failure)) / total
     return max(0.0, min(round_down(min(target, present - 0.01), 0.01), upper_bound(situation)))
+
+
+def _margin_bytes(failure: Failure) -> float:
+    """Return what stays free: on a GPU the rounding of the driver, on a CPU's memory node what the host needs."""
+    on_host = "node" in failure.numbers
+    return max(MARGIN_BYTES, _HOST_PART * failure.numbers["total_bytes"]) if on_host else MARGIN_BYTES
 
 
 def _lower(situation: Situation, failure: Failure) -> Proposal | None:
@@ -52,7 +59,7 @@ def _lower(situation: Situation, failure: Failure) -> Proposal | None:
     least = max(lowest(situation, UTILIZATION), present * _LEAST_PART)
     if target is None or target < least or not may_move(situation, UTILIZATION):
         return None
-    fits = f"which fits and leaves {show_bytes(MARGIN_BYTES)}"
+    fits = f"which fits and leaves {show_bytes(_margin_bytes(failure))}"
     reason = f"{failure.summary}; {UTILIZATION} {show(present)} -> {show(target)}, {fits}"
     numbers = {**failure.numbers, "utilization_from": present, "utilization_to": target}
     return proposal("memory_taken", failure, Wish.CHANGE_FLAGS, reason, {UTILIZATION: show(target)}, numbers)

@@ -10,7 +10,6 @@ _KINDS = frozenset(
         FailureClass.INVALID_FLAG,
         FailureClass.MODEL_NOT_FOUND,
         FailureClass.PORT_TAKEN,
-        FailureClass.SPAWN_FAILED,
     }
 )
 

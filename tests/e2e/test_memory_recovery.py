@@ -5,15 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cpu_vllm import ENVIRON, RECOVERY_LIMIT_S, completes, serve
+from e2e.cpu_vllm import ENVIRON, RECOVERY_LIMIT_S, START_LIMIT_S, completes, serve
 from e2e.vllmd_process import Instance, free_port, running
 
 pytestmark = pytest.mark.usefixtures("real_vllm")
 
+MEMINFO = (Path("/sys/devices/system/node/node0/meminfo"), Path("/proc/meminfo"))
+
 
 def test_a_utilization_that_leaves_no_pool_is_raised(tmp_path: Path) -> None:
     """The log advises to free memory; what helps is a higher utilization, by the number that it prints."""
-    argv = serve("tiny", free_port(), "--max-model-len", "4096", "--gpu-memory-utilization", "0.02")
+    # A quarter of a GiB, of which the worker needs twice as much for itself.
+    too_low = round(2**28 / node_bytes("MemTotal"), 4)
+    argv = serve("tiny", free_port(), "--max-model-len", "4096", "--gpu-memory-utilization", str(too_low))
     with running(tmp_path, argv, environ=ENVIRON) as daemon:
         instance = daemon.wait_serving(2, RECOVERY_LIMIT_S)
         assert completes(instance["url"])
@@ -28,7 +32,11 @@ def test_a_utilization_that_leaves_no_pool_is_raised(tmp_path: Path) -> None:
 def test_a_utilization_above_the_free_memory_is_lowered(tmp_path: Path) -> None:
     """The same option, the opposite failure, the opposite remedy: no more than what is free."""
     argv = serve("tiny", free_port(), "--max-model-len", "4096", "--gpu-memory-utilization", "0.99")
+    # Held until the failure is there, so that what was free then leaves this machine room to breathe afterwards.
+    ballast = b"\1" * (node_bytes("MemFree") // 5)
     with running(tmp_path, argv, environ=ENVIRON) as daemon:
+        daemon.wait(lambda i: i.get("last_failure"), "a failure", START_LIMIT_S)
+        del ballast
         instance = daemon.wait_serving(2, RECOVERY_LIMIT_S)
         assert completes(instance["url"])
 
@@ -47,6 +55,14 @@ def test_a_length_that_does_not_fit_is_shortened_where_the_operator_allows_it(tm
 
     assert instance["last_failure"]["class"] == "kv-pool-too-small"
     assert computed(instance, "max-model-len") == 1792
+
+
+def node_bytes(name: str) -> int:
+    """Return a line of the memory of the node that vLLM's worker runs on, read where vLLM reads it."""
+    meminfo = next(file for file in MEMINFO if file.exists())
+    found = re.search(rf"{name}:\s+(\d+) kB", meminfo.read_text(encoding="utf-8"))
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def printed_gib(instance: Instance) -> list[tuple[float, float]]:

@@ -61,6 +61,23 @@ def test_secrets_planted_everywhere_are_found_nowhere(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o077 for path in (state / "logs").iterdir()} == {0}
 
 
+def test_a_key_in_a_yaml_file_does_not_reach_the_command_line(tmp_path: Path) -> None:
+    """What the operator keeps in a file stays in one: `ps` shows every command line to everybody."""
+    yaml_file = tmp_path / "server.yaml"
+    yaml_file.write_text(f"api-key: [{PLANTED[0]}]\nmax-num-seqs: 64\n")
+    port = free_port()
+    with running(tmp_path, serve(port, "--config", str(yaml_file)), environ=host()) as daemon:
+        daemon.wait_serving(1, LIMIT_S)
+        lines = [" ".join(process.cmdline()) for process in daemon.server_processes()]
+        refused = httpx.get(f"http://127.0.0.1:{port}/v1/models")
+        allowed = httpx.get(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": f"Bearer {PLANTED[0]}"})
+    assert any("--max-num-seqs 64" in line for line in lines)
+    assert not any(PLANTED[0] in line for line in lines)
+    assert (refused.status_code, allowed.status_code) == (401, 200)
+    secrets = tmp_path / "state" / "default" / "secrets.yaml"
+    assert secrets.stat().st_mode & 0o777 == 0o600
+
+
 def test_text_of_the_server_cannot_steer_a_terminal(tmp_path: Path) -> None:
     """A model's name with escapes, markup and quotes comes out as visible text everywhere."""
     evil = '/srv/\x1b[2J\x1b]0;owned\x07[bold red]\u202e"}\nvllmd_evil 1'

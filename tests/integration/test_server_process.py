@@ -31,11 +31,18 @@ time.sleep(60)
 """
 STUBBORN = (sys.executable, "-c", STUBBORN_CODE)
 
+ORPHANING_CODE = """
+import os, signal, subprocess
+print(subprocess.Popen(['sleep', '60']).pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+ORPHANING = (sys.executable, "-c", ORPHANING_CODE)
+
 
 class NoGpu:
     """A host without NVML."""
 
-    def read(self) -> None:
+    async def read(self) -> None:
         """Return nothing."""
 
 
@@ -120,12 +127,41 @@ def test_what_ignores_sigterm_is_killed_with_its_whole_session(tmp_path: Path) -
         while "up" not in log.read_text():  # noqa: ASYNC110 - a file sends no event
             await asyncio.sleep(0.05)
         process.note_members()
-        assert process.record is not None
-        members = process.record.members
+        assert process.session.record is not None
+        members = process.session.members
         assert len(members) == 2
         process.stop()
         assert await event_of(process) == Exited(1, -signal.SIGKILL, asked=True)
         assert not [p for p in members if identify(p.pid) == p]
+
+    run(body)
+
+
+def test_an_orphan_that_was_never_seen_is_ended(tmp_path: Path) -> None:
+    """A leader that is killed right after it spawned an engine: the engine is in its session, and ends with it."""
+
+    async def body() -> None:
+        process = server(tmp_path, free_port())
+        process.launch(launch_of(ORPHANING, tmp_path))
+        assert await event_of(process) == Exited(1, -signal.SIGKILL, asked=False)
+        orphan = int((tmp_path / "logs" / "engine-0001.log").read_text())
+        assert identify(orphan) is None
+
+    run(body)
+
+
+def test_a_record_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    """With a folder where the file should be written the launch lives, is known, and can be stopped."""
+
+    async def body() -> None:
+        (tmp_path / "server.new").mkdir()
+        process = server(tmp_path, free_port())
+        process.launch(launch_of(SLEEP, tmp_path))
+        spawned = await process.events()
+        assert isinstance(spawned, Spawned)
+        process.stop()
+        assert await event_of(process) == Exited(1, -signal.SIGTERM, asked=True)
+        assert identify(spawned.leader.pid) is None
 
     run(body)
 
@@ -169,7 +205,7 @@ def test_a_taken_port_is_told_before_anything_is_spawned(tmp_path: Path) -> None
         assert isinstance(event, LaunchRefused)
         assert event.kind == "port-taken"
         assert f"pid {os.getpid()}" in event.holder
-        assert process.record is None
+        assert process.session.record is None
 
     run(body)
 
@@ -192,7 +228,7 @@ def test_a_pid_that_was_given_away_is_foreign() -> None:
 def test_an_unreadable_record_is_set_aside(tmp_path: Path) -> None:
     """A corrupt server.json names nobody, and is kept for whoever wants to know."""
     (tmp_path / "server.json").write_text("{half a rec")
-    assert server(tmp_path, free_port()).record is None
+    assert server(tmp_path, free_port()).session.record is None
     assert (tmp_path / "server.json.unreadable").exists()
 
 

@@ -174,7 +174,9 @@ def test_watching_draws_anew_until_interrupted(folder: Path) -> None:
 
     def watch() -> Run:
         command = argv("status", "qwen", "--state-dir", folder, "--json", "-w", "0.1")
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        # A background job of a script ignores SIGINT, and hands that on.
+        hearing = ["env", "--default-signal=INT", *command]
+        with subprocess.Popen(hearing, stdout=subprocess.PIPE, text=True, env=environment()) as process:
             assert process.stdout is not None
             lines = [json.loads(process.stdout.readline()) for _ in range(3)]
             process.send_signal(signal.SIGINT)

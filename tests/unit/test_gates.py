@@ -68,6 +68,23 @@ def test_a_computed_value_is_rounded_to_the_step_away_from_the_present_one() -> 
     assert (down.changes, up.changes) == ({"gpu-memory-utilization": "0.86"}, {"gpu-memory-utilization": "0.92"})
 
 
+def test_rounding_stops_at_the_guard() -> None:
+    """A step that would carry a value beyond a bound that it was inside of stops at the bound."""
+    guard = Guard({"gpu-memory-utilization": Bounds(0.21, 0.29, 0.05)})
+    up = allow(wish(gpu_memory_utilization="0.275"), replace(FACTS, guard=guard, flags=Flags()))
+    down = allow(wish(gpu_memory_utilization="0.23"), replace(FACTS, guard=guard))
+    assert isinstance(up, Proposal)
+    assert isinstance(down, Proposal)
+    assert (up.changes, down.changes) == ({"gpu-memory-utilization": "0.29"}, {"gpu-memory-utilization": "0.21"})
+
+
+def test_a_value_that_did_harm_holds_whatever_the_other_flags_are() -> None:
+    """After other flags moved, the harmful value is still barred."""
+    harmful = replace(FACTS, barred_values=frozenset({("max-num-batched-tokens", "1024")}))
+    assert reason(wish(max_num_batched_tokens="1024"), harmful) is HoldReason.ALREADY_TRIED
+    assert reason(wish(max_num_batched_tokens="512"), harmful) is None
+
+
 def test_flags_that_were_tried_hold() -> None:
     """A barred configuration is not entered again; the present one is no change."""
     tried = replace(FACTS, barred=frozenset({FLAGS.changed({"max-num-batched-tokens": "1024"})}))

@@ -23,6 +23,7 @@ from vllmd.report.ledger import SqliteLedger, open_ledger
 from vllmd.report.ledger_file import MIGRATIONS, LedgerError
 from vllmd.report.status_file import write_status
 from vllmd.report.status_json import status_document
+from vllmd.report.steady_ledger import SteadyLedger
 
 
 def unmasked(text: str) -> str:
@@ -45,7 +46,7 @@ def a_launch(generation: int = 1, flags: Flags = BASELINE) -> Launch:
 
 def test_it_is_the_port(ledger: SqliteLedger) -> None:
     """The SQLite ledger is what the loop asks for."""
-    port: Ledger = ledger
+    port: Ledger = SteadyLedger(ledger)
     assert port.next_generation() == 1
 
 

@@ -20,6 +20,16 @@ RUNTIME_OOM = (
     ),
 )
 
+POOL_TOO_SMALL = (
+    "(EngineCore pid=7) INFO 11-29 17:00:00 [gpu_worker.py:1] Available KV cache memory: 2.00 GiB",
+    (
+        "(EngineCore pid=7) ERROR 11-29 17:00:00 [core.py:1] ValueError: To serve at least one request with the "
+        "models's max seq len (32768), (4.00 GiB KV cache is needed, which is larger than the available KV cache "
+        "memory (2.00 GiB). Based on the available memory, the estimated maximum model length is 16384."
+    ),
+)
+NO_POOL = "(EngineCore pid=7) ERROR 11-29 17:00:00 [core.py:1] ValueError: No available memory for the cache blocks."
+
 
 def begun(latency: Mode = Mode.ACTIVE, budget: Budget | None = None) -> House:
     """Return a house whose first launch serves."""
@@ -147,6 +157,67 @@ def test_a_runtime_oom_lowers_the_utilization_and_serves_again() -> None:
     assert 0.85 <= lowered <= 0.89
     built.ready()
     assert effects(built) == [Effect.SERVING]
+
+
+def test_what_was_too_low_is_not_tried_again() -> None:
+    """After the pool was too small at 0.86, no OOM lowers the utilization to that again."""
+    built = house(settings(SLO), (*ARGV[:3], "--gpu-memory-utilization=0.86"))
+    built.loop.begin()
+    built.dies(1, *POOL_TOO_SMALL)
+    raised = built.flags.number("gpu-memory-utilization")
+    assert raised is not None
+    assert raised > 0.86
+    built.ready()
+    built.dies(0, *RUNTIME_OOM)
+    after = built.flags.number("gpu-memory-utilization")
+    assert after is not None
+    assert after > 0.86
+    assert built.state == ServerState.STARTING
+
+
+def test_a_dead_end_goes_back_to_the_flags_that_served() -> None:
+    """Flags of ours that do not start, with no remedy left, are left for those that served last."""
+    built = begun()
+    served = built.flags
+    built.dies(0, *RUNTIME_OOM)
+    assert built.flags != served
+    while built.flags != served:  # in between it may try more utilization, up to the guard
+        assert len(built.server.launches) < 12
+        if built.state == ServerState.STARTING:
+            built.dies(1, NO_POOL)
+        else:
+            assert built.state == ServerState.BACKOFF
+            built.tick(after_s=60.0)
+    assert [c.action for c in changes(built)][-1] is Action.ROLLBACK
+
+
+def test_a_restart_during_a_soak_begins_it_anew() -> None:
+    """What the operator restarts is still verified, and still taken back when it did harm."""
+    built = begun()
+    serve(built, share_slow=0.05, seconds=200)
+    built.drained()
+    built.ready()
+    built.loop.restart()
+    built.drained()
+    built.ready()
+    serve(built, share_slow=0.2, seconds=100)
+    assert built.state == ServerState.DRAINING
+    assert [c.action for c in changes(built)][-1] is Action.ROLLBACK
+
+
+def test_no_change_is_made_on_top_of_one_that_could_not_be_verified() -> None:
+    """Without a verdict the next step down would be a guess on a guess."""
+    built = begun()
+    serve(built, share_slow=0.05, seconds=200)
+    built.drained()
+    built.ready()
+    for _ in range(60):
+        built.tick()
+    serve(built, share_slow=0.2, seconds=400)
+    assert effects(built) == [Effect.UNKNOWN]
+    last = built.told[-1].last_decision
+    assert isinstance(last, Hold)
+    assert last.reason is HoldReason.COOLDOWN
 
 
 def test_an_end_without_a_cause_is_a_crash_and_waits_longer_each_time() -> None:

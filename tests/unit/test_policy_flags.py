@@ -66,7 +66,6 @@ def test_the_operators_own_refused_flag_is_not_ours_to_change() -> None:
         FailureClass.INVALID_FLAG,
         FailureClass.MODEL_NOT_FOUND,
         FailureClass.PORT_TAKEN,
-        FailureClass.SPAWN_FAILED,
     ],
 )
 def test_what_no_flag_helps_stops_with_its_own_words(kind: FailureClass) -> None:

@@ -1,9 +1,11 @@
 """What a change brought."""
 
+from dataclasses import replace
+
 from fakes import FakeClock, Traffic, histogram
 from vllmd.decide.assess import assess, judge
-from vllmd.decide.verify import Trial, effect_on, verify
-from vllmd.model.decision import Action, Assessment, Change, Domain, Effect, Proposal, Target, Verification, Wish
+from vllmd.decide.verify import Trial, alike, effect_on, verify
+from vllmd.model.decision import Action, Assessment, Change, Domain, Effect, Load, Proposal, Target, Verification, Wish
 from vllmd.model.flags import Flags
 from vllmd.model.settings import Slo
 from vllmd.model.snapshot import Window
@@ -87,6 +89,15 @@ def test_another_load_is_waited_out_and_then_unknown() -> None:
     found = soaked(0.05, 0.08, prompt_per_s=1000.0, age_s=3 * SOAK_S)
     assert found is not None
     assert found.effect is Effect.UNKNOWN
+
+
+def test_less_served_beside_a_longer_queue_is_the_change_s_own_doing() -> None:
+    """A change that halves what is served looks like another load, but for the requests that wait."""
+    before = Load(5.0, 500.0, 100.0, running=8.0, waiting=0.0, kv_cache_usage=0.5)
+    less = replace(before, prompt_tokens_per_s=200.0)
+    assert not alike(before, less)
+    assert alike(before, replace(less, waiting=40.0))
+    assert not alike(before, replace(before, prompt_tokens_per_s=1500.0, waiting=40.0))
 
 
 def test_thin_traffic_is_unknown_in_the_end() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 _NAME = re.compile(r"engine-(\d+)\.log")
 # include/uapi/linux/falloc.h
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
-_HEAD_KEPT_BYTES = 2**20  # the start lines stay: they hold every number of the memory profile
+_HEAD_BYTES = 2**20  # the start lines stay: they hold every number of the memory profile
 
 
 def log_path(folder: Path, generation: int) -> Path:
@@ -29,8 +29,17 @@ def open_log(folder: Path, generation: int, keep: int) -> int:
 
 def launch_logs(folder: Path) -> list[Path]:
     """Return the logs of all launches, oldest first."""
-    named = [(int(m.group(1)), path) for path in folder.iterdir() if (m := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(named)]
+    return [path for _, path in _numbered(folder)]
+
+
+def last_generation(folder: Path) -> int:
+    """Return the highest generation that has a log, 0 if none has: no launch may append to an earlier one's."""
+    numbered = _numbered(folder) if folder.is_dir() else []
+    return numbered[-1][0] if numbered else 0
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    return sorted((int(m.group(1)), path) for path in folder.iterdir() if (m := _NAME.fullmatch(path.name)))
 
 
 def cap_size(path: Path, limit_bytes: int) -> bool:
@@ -44,13 +53,14 @@ def cap_size(path: Path, limit_bytes: int) -> bool:
         return False
     if status.st_blocks * 512 <= limit_bytes:
         return False
-    length = status.st_size - _HEAD_KEPT_BYTES - limit_bytes // 2
+    head = min(_HEAD_BYTES, limit_bytes // 4)
+    length = status.st_size - head - limit_bytes // 2
     libc = ctypes.CDLL(None, use_errno=True)
     with path.open("rb+") as log:
         punched = libc.fallocate(
             log.fileno(),
             _KEEP_SIZE | _PUNCH_HOLE,
-            ctypes.c_long(_HEAD_KEPT_BYTES),
+            ctypes.c_long(head),
             ctypes.c_long(max(0, length)),
         )
     return length > 0 and punched == 0

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vllmd.model.server import ProcessId
@@ -11,26 +12,30 @@ _PROGRESS_BYTES = 2**20  # read or written since the last sign: a download or a 
 _BUSY_CORES = 0.5  # CPU burnt since the last sign: compiling; an idle event loop burns far less
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """How long a start has shown no sign at all, and none but CPU that it burns: a compilation, or a busy hang."""
+
+    of_all_s: float
+    but_for_cpu_s: float
+
+
 class StartProgress:
     """Watches the log's growth, the bytes read and written, and the CPU of a start. Times are monotonic seconds."""
 
     def __init__(self, log: Path, now_s: float) -> None:
         self._log = log
-        self._began_s = self._last_s = now_s
-        self._seen = (0, 0, 0)
+        self._sign_s = self._work_s = now_s
+        self._log_bytes = self._ticks = self._bytes = 0
 
-    def age_s(self, now_s: float) -> float:
-        """Return the seconds since the start began."""
-        return now_s - self._began_s
-
-    def silent_s(self, members: Sequence[ProcessId], now_s: float) -> float:
-        """Look at the processes of the start; return the seconds since the last sign of progress."""
+    def look(self, members: Sequence[ProcessId], now_s: float) -> Silence:
+        """Look at the processes of the start."""
         ticks, size = busy_ticks_and_bytes(members)
         log_bytes = self._log.stat().st_size if self._log.exists() else 0
-        before_log, before_ticks, before_size = self._seen
-        waited_s = max(1.0, now_s - self._last_s)
-        busy = ticks - before_ticks > _BUSY_CORES * os.sysconf("SC_CLK_TCK") * waited_s
-        if log_bytes > before_log or size - before_size > _PROGRESS_BYTES or busy:
-            self._seen = (log_bytes, ticks, size)
-            self._last_s = now_s
-        return now_s - self._last_s
+        if log_bytes > self._log_bytes or size - self._bytes > _PROGRESS_BYTES:
+            self._log_bytes, self._bytes, self._work_s = log_bytes, size, now_s
+        waited_s = max(1.0, now_s - self._sign_s)
+        busy = ticks - self._ticks > _BUSY_CORES * os.sysconf("SC_CLK_TCK") * waited_s
+        if busy or self._work_s == now_s:
+            self._ticks, self._sign_s = ticks, now_s
+        return Silence(now_s - self._sign_s, now_s - self._work_s)

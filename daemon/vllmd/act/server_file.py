@@ -2,11 +2,16 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from vllmd.model.server import ProcessId
-from vllmd.observe.processes import alive, boot_id, session_members
+from vllmd.observe.processes import alive, boot_id, exists, session_members
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ def write_record(path: Path, record: ServerRecord) -> None:
 
 
 def read_record(path: Path) -> ServerRecord | None:
-    """Return the record; None if there is none. An unreadable one is set aside as server.json.unreadable."""
+    """Return the record; None if there is none. An unreadable one is set aside as server.json.unreadable, and told."""
     try:
         data = json.loads(path.read_text())
         return ServerRecord(
@@ -46,23 +51,27 @@ def read_record(path: Path) -> ServerRecord | None:
         )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
-        path.replace(path.with_suffix(".json.unreadable"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        aside = path.with_suffix(".json.unreadable")
+        log.warning("the record of the server's processes is unreadable", reason=str(error), kept_as=str(aside))
+        with suppress(OSError):
+            path.replace(aside)
         return None
 
 
 def leftovers(record: ServerRecord | None) -> tuple[ProcessId, ...]:
     """Return the live processes of a recorded launch.
 
-    The session's number is the leader's pid. It is still ours when the leader lives, or when a member that was
-    recorded lives in it: while one process is in a session, the kernel gives its number to no other.
+    The session's number is the leader's pid. It is still ours when the leader lives or was not collected yet, or when
+    a member that was recorded is in it: while one process is in a session, the kernel gives its number to no other.
     """
     if record is None or record.boot_id != boot_id():
         return ()
-    proofs = [p for p in (record.leader, *record.members) if alive(p)]
+    proofs = [p for p in (record.leader, *record.members) if exists(p)]
+    living = [p for p in proofs if alive(p)]
     if not any(_in_session(p, record.leader.pid) for p in proofs):
-        return tuple(proofs)
-    return tuple(dict.fromkeys((*proofs, *session_members(record.leader.pid))))
+        return tuple(dict.fromkeys(living))
+    return tuple(dict.fromkeys((*living, *session_members(record.leader.pid))))
 
 
 def _in_session(process: ProcessId, session: int) -> bool:

@@ -4,21 +4,22 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import structlog
 
 from vllmd.act.environment import child_environment
+from vllmd.act.secrets_file import write_secrets
 from vllmd.act.server_process import Launcher
 from vllmd.cli.command_findings import command_findings
 from vllmd.cli.places import Caller, places
 from vllmd.config import read_env_file
 from vllmd.daemon import Daemon, Place, become_subreaper, lock_instance
-from vllmd.errors import CommandError, ConfigError
+from vllmd.errors import CommandError, ConfigError, Severity
 from vllmd.model.argv import parse_command
 from vllmd.model.flags import Flags
 from vllmd.model.instance import Instance
 from vllmd.model.masking import Masker
+from vllmd.model.secret_names import is_secret_option
 from vllmd.model.settings import Settings
 from vllmd.observe.installation import find_installation
 from vllmd.observe.option_source import read_catalogue
@@ -28,6 +29,8 @@ from vllmd_policies import BUILT_IN
 
 log = structlog.get_logger()
 
+# vLLM binds the IPv4 address of a name, so that "localhost" must not be asked for over IPv6.
+_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - not bound
 _PORT = 8000  # vLLM's default (entrypoints/openai/cli_args.py)
 
 
@@ -49,7 +52,7 @@ def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
         )
         instance = build_instance(settings, environment, place.state)
         configure(settings.log.format, instance.masker)
-        host, port = listening_address(instance.command.flags, settings.engine.url)
+        host, port = listening_address(instance.command.flags)
         launcher = Launcher(
             state_dir=place.state,
             environment=environment,
@@ -78,8 +81,11 @@ def build_instance(settings: Settings, environment: Mapping[str, str], state_dir
         command = parse_command(argv, length, catalogue)
     except CommandError as error:
         raise ConfigError(command_findings(settings, environment)) from error
-    if command.problems or "uds" in command.flags:
-        raise ConfigError(command_findings(settings, environment))
+    wrong = [f for f in command_findings(settings, environment, state_dir) if f.severity is Severity.ERROR]
+    if wrong:
+        raise ConfigError(wrong)
+    typed = parse_command(settings.engine.argv, length, catalogue).flags
+    filed = {n: v for n, v in command.flags.items() if n not in typed and is_secret_option(n)}
     if not catalogue.readable:
         log.warning("options unknown", reason="the installed vLLM's source could not be read")
     return Instance(
@@ -90,6 +96,8 @@ def build_instance(settings: Settings, environment: Mapping[str, str], state_dir
         url=server_url(command.flags, settings.engine.url),
         simulated=installation.simulated,
         stamp=installation.stamp,
+        filed=frozenset(filed),
+        secrets_file=str(write_secrets(state_dir, filed)) if filed else None,
     )
 
 
@@ -110,11 +118,9 @@ def refreshed(instance: Instance, environment: Mapping[str, str], state_dir: Pat
     return fresh
 
 
-def listening_address(flags: Flags, url: str | None) -> tuple[str, int]:
+def listening_address(flags: Flags) -> tuple[str, int]:
     """Return the host (empty: all addresses) and the port that the server binds."""
     host, port = flags.get("host"), flags.number("port")
-    if port is None and url is not None:
-        port = urlsplit(url).port
     return (host if isinstance(host, str) else ""), int(port or _PORT)
 
 
@@ -122,7 +128,6 @@ def server_url(flags: Flags, url: str | None) -> str:
     """Return where the server answers on this host: as configured, or from its argv (loopback for all addresses)."""
     if url is not None:
         return url.rstrip("/")
-    host, port = listening_address(flags, None)
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - compared, not bound
+    host, port = listening_address(flags)
     scheme = "https" if "ssl-certfile" in flags else "http"
-    return f"{scheme}://{host}:{port}"
+    return f"{scheme}://{_LOOPBACK.get(host) or (f'[{host}]' if ':' in host else host)}:{port}"

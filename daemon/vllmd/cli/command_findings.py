@@ -1,6 +1,7 @@
 """What is wrong with the server's command, seen from the vLLM that is installed here."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from vllmd.config import point_at
 from vllmd.errors import CommandError, Finding, Severity
@@ -12,9 +13,12 @@ from vllmd.observe.option_source import read_catalogue
 from vllmd.observe.yaml_flags import expand_config_file
 
 _ARGV = "engine.argv"
+_LAST_PORT = 65535
 
 
-def command_findings(settings: Settings, environment: Mapping[str, str]) -> tuple[Finding, ...]:
+def command_findings(
+    settings: Settings, environment: Mapping[str, str], cache_dir: Path | None = None
+) -> tuple[Finding, ...]:
     """Return a finding for a command that is refused, for each option it gets wrong, and for guards without an option.
 
     `environment` is the server's. Nothing is started but, where it cannot be avoided, the command's interpreter.
@@ -24,13 +28,13 @@ def command_findings(settings: Settings, environment: Mapping[str, str]) -> tupl
         installation = find_installation(argv, environment)
     except CommandError as error:
         return (_refused(settings, str(error)),)
-    length, catalogue = len(installation.program), read_catalogue(installation, None)
+    length, catalogue = len(installation.program), read_catalogue(installation, cache_dir)
     try:
         command = parse_command(expand_config_file(argv, length, catalogue), length, catalogue)
     except CommandError as error:
         return (_bad_config_file(settings, str(error)),)
-    findings = (*_unknown_options(settings, command), *_misuses(settings, command), *_unix_socket(settings, command))
-    return (*findings, *_guards_without_option(settings, command))
+    checks = (_unknown_options, _misuses, _unix_socket, _port, _guards_without_option)
+    return tuple(finding for check in checks for finding in check(settings, command))
 
 
 def _refused(settings: Settings, message: str) -> Finding:
@@ -83,6 +87,16 @@ def _unix_socket(settings: Settings, command: Command) -> Iterator[Finding]:
     message = "a server on a UNIX socket can be neither scraped nor proved to be ours"
     place = next((at for at, word in enumerate(settings.engine.argv) if word.partition("=")[0] == "--uds"), None)
     yield point_at(Finding("E405", message, _ARGV, "--uds", "--host and --port"), settings, _ARGV, place)
+
+
+def _port(settings: Settings, command: Command) -> Iterator[Finding]:
+    """Yield the finding for a port that no server can be watched on; any free one (0) cannot be known beforehand."""
+    written = command.flags.get("port")
+    if not isinstance(written, str) or (written.isdecimal() and 1 <= int(written) <= _LAST_PORT):
+        return
+    place = next((at for at, word in enumerate(settings.engine.argv) if word.partition("=")[0] == "--port"), None)
+    finding = Finding("E406", f"{written} is not a port to listen on", _ARGV, written, f"--port 1..{_LAST_PORT}")
+    yield point_at(finding, settings, _ARGV, place)
 
 
 def _guards_without_option(settings: Settings, command: Command) -> Iterator[Finding]:

@@ -4,11 +4,11 @@ In order: mode (in `decide.latency` and `decide.recover`), frozen, known to this
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllmd.model.decision import Hold, HoldReason, Proposal
-from vllmd.model.flags import Flags, FlagValue, parse_number, show_value
+from vllmd.model.flags import UTILIZATION, Flags, FlagValue, parse_number, show_value
 from vllmd.model.options import Catalogue
 from vllmd.model.settings import Bounds, Budget, Guard
 from vllmd.model.status import BudgetStatus
@@ -21,7 +21,8 @@ _DAY_S = 24 * _HOUR_S
 class GateFacts:
     """What the gates know: the operator's limits, what this vLLM accepts, and what was done before.
 
-    `voluntary_s` are the unix times of voluntary restarts; `barred` are flags that must not be run again.
+    `voluntary_s` are the unix times of voluntary restarts; `barred` are flags that must not be run again, and
+    `barred_values` single values that did harm, whatever the other flags are. `served` are the last flags that did.
     """
 
     flags: Flags
@@ -31,11 +32,13 @@ class GateFacts:
     now_s: float
     voluntary_s: tuple[float, ...] = ()
     barred: frozenset[Flags] = frozenset()
+    barred_values: frozenset[tuple[str, FlagValue | None]] = frozenset()
+    served: Flags | None = None
 
 
 def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
     """Pass a change of flags through the gates that hold for every change; values are rounded to guard steps."""
-    proposal = replace(proposal, changes=_rounded(proposal.changes, facts))
+    proposal = replace(proposal, changes=_rounded(proposal, facts))
     for name, value in proposal.changes.items():
         hold = _frozen(name, facts.guard) or _unknown(name, facts.catalogue) or _outside(name, value, facts.guard)
         if hold is not None:
@@ -43,7 +46,7 @@ def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
     after = facts.flags.changed(proposal.changes)
     if after == facts.flags:
         return Hold(HoldReason.NO_REMEDY, "the computed flags are the present ones")
-    if after in facts.barred:
+    if after in facts.barred or not facts.barred_values.isdisjoint(proposal.changes.items()):
         shown = ", ".join(f"{n} {show_value(v)}" for n, v in proposal.changes.items())
         return Hold(HoldReason.ALREADY_TRIED, f"{shown} was tried before")
     return proposal
@@ -103,17 +106,31 @@ def _outside(name: str, value: FlagValue | None, guard: Guard) -> Hold | None:
     return None
 
 
-def _rounded(changes: Mapping[str, FlagValue | None], facts: GateFacts) -> dict[str, FlagValue | None]:
-    """Round numbers to the guard's step, away from the present value: a remedy may only become stronger."""
+def _rounded(proposal: Proposal, facts: GateFacts) -> dict[str, FlagValue | None]:
+    """Round numbers to the guard's step, away from the present value: a remedy may only become stronger.
+
+    What rounding would carry beyond a bound stops at the bound.
+    """
     rounded: dict[str, FlagValue | None] = {}
-    for name, value in changes.items():
-        step = facts.guard.bounds.get(name, Bounds()).step
+    for name, value in proposal.changes.items():
+        bounds = facts.guard.bounds.get(name, Bounds())
         number = parse_number(value) if isinstance(value, str) else None
-        if not step or number is None:
+        if not bounds.step or number is None:
             rounded[name] = value
             continue
         present = facts.flags.number(name)
-        down = present is not None and number < present
-        steps = math.floor(number / step + 1e-9) if down else math.ceil(number / step - 1e-9)
-        rounded[name] = f"{steps * step:.10g}"
+        if present is None and name == UTILIZATION:
+            present = proposal.numbers.get("utilization_from")
+        rounded[name] = f"{_stepped(number, bounds, down=present is not None and number < present):.10g}"
     return rounded
+
+
+def _stepped(number: float, bounds: Bounds, *, down: bool) -> float:
+    step = bounds.step or 1.0
+    steps = math.floor(number / step + 1e-9) if down else math.ceil(number / step - 1e-9)
+    stepped = steps * step
+    if down and bounds.low is not None and stepped < bounds.low <= number:
+        return bounds.low
+    if not down and bounds.high is not None and stepped > bounds.high >= number:
+        return bounds.high
+    return stepped

@@ -22,28 +22,28 @@ PLANNING: tuple[Row, ...] = (
     ),
     row(
         "emory",
-        rf"Available memory on node \d+ {_FREE_OF_TOTAL} on startup is less than "
+        rf"Available memory on node (?P<node>\d+) {_FREE_OF_TOTAL} on startup is less than "
         rf"desired CPU memory utilization \((?P<utilization>{NUMBER}), (?P<requested_gib>{NUMBER}) GiB\)",
         "gpu-memory-utilization {utilization} asks for {requested} of memory, but only {free} of {total} is free",
         FailureClass.UTILIZATION_TOO_HIGH,
     ),
     row(
         "emory",
-        rf"node \d+ {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
+        rf"node (?P<node>\d+) {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
         rf"\((?P<available_gib>-{NUMBER}|0\.0+)/(?P<requested_gib>{NUMBER}) GiB\)",
         "gpu-memory-utilization leaves nothing for the KV pool: {available} of its {requested} remain",
         FailureClass.KV_POOL_TOO_SMALL,
     ),
     row(
         "emory",
-        rf"node \d+ {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
+        rf"node (?P<node>\d+) {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
         rf"\((?P<requested_gib>{NUMBER})/{NUMBER} GiB\)",
         "the KV pool asks for {requested}, but only {free} of {total} is free",
         FailureClass.UTILIZATION_TOO_HIGH,
     ),
     row(
         "emory",
-        rf"node \d+ {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
+        rf"node (?P<node>\d+) {_FREE_OF_TOTAL} on kv cache allocation is less than requested memory for kv "
         rf"\((?P<pool_gib>{NUMBER}) GiB\)",
         "the KV pool is set to {pool}, but only {free} of {total} is free",
         FailureClass.UTILIZATION_TOO_HIGH,

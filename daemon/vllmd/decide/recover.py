@@ -1,8 +1,8 @@
 """From a failure to a decision: launch again, with which flags, after how long, or hold.
 
-The tree, in order: no flag helps → hold · five failures of a class in the breaker's window → hold · the policy has
-other flags, they pass the gates and memory is active → launch with them at once · otherwise the same flags after a
-growing wait.
+The tree, in order: no flag helps → hold · the policy has other flags, they pass the gates and memory is active →
+launch with them (at once, the first times) · these flags never came to serve and others did → back to those · five
+failures of a class in the breaker's window → hold · otherwise the same flags after a growing wait.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from vllmd.decide.gates import GateFacts, allow
 from vllmd.decide.propose import Policy, propose
 from vllmd.model.decision import Action, Change, Decision, Domain, Hold, HoldReason, Proposal, Situation, Wish
-from vllmd.model.failure import Failure
+from vllmd.model.failure import OF_FLAGS, Failure
+from vllmd.model.server import Phase
 from vllmd.model.settings import Mode
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_LIMIT_S = 300.0
 WAIT_S = 5.0  # for memory that somebody is giving back: a process that ends does so within seconds
+FREE_REMEDIES = 3  # other flags in a row that are launched without a wait
 GOOD_RUN_S = 600.0  # a server that served this long starts the backoff anew
 
 
@@ -50,7 +52,10 @@ def decide_recovery(
     remedy = allow(wish, facts) if wish is not None and wish.wish is Wish.CHANGE_FLAGS else None
     if isinstance(remedy, Proposal) and mode is Mode.ACTIVE:
         after = facts.flags.changed(remedy.changes)
-        return Change("", facts.now_s, Action.RECOVER, remedy, facts.flags, after)
+        wait_s = backoff_s(crashes.in_a_row - FREE_REMEDIES)
+        return Change("", facts.now_s, Action.RECOVER, remedy, facts.flags, after, wait_s)
+    if back := _back_to_what_served(failure, facts, mode):
+        return back
     since_s = facts.now_s - facts.budget.breaker_window_s
     same = [t for t, kind in crashes.recent if t > since_s and kind == failure.kind]
     if len(same) >= facts.budget.breaker_crashes:
@@ -67,6 +72,19 @@ def decide_recovery(
         facts.flags,
         wait_s=max(patience_s, backoff_s(crashes.in_a_row)),
     )
+
+
+def _back_to_what_served(failure: Failure, facts: GateFacts, mode: Mode) -> Change | None:
+    """Return to the last flags that served, from flags of ours that did not come so far and leave no remedy."""
+    served, flags = facts.served, facts.flags
+    if mode is not Mode.ACTIVE or failure.kind not in OF_FLAGS or failure.phase is Phase.SERVING:
+        return None
+    if served is None or served == flags:
+        return None
+    undo = {name: old for name, (old, _) in flags.differences(served).items()}
+    reason = f"{failure.summary}; back to the flags that served last"
+    proposal = Proposal("served_last", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, undo, trigger=failure.kind)
+    return Change("", facts.now_s, Action.ROLLBACK, proposal, flags, served)
 
 
 def _unchanged(wish: Proposal | None, remedy: Proposal | Hold | None, failure: Failure, mode: Mode) -> Proposal:

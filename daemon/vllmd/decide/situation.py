@@ -3,10 +3,12 @@
 from vllmd.decide.vllm_defaults import batch_defaults, chunked_prefill_default
 from vllmd.model.decision import Assessment, Situation
 from vllmd.model.failure import Failure
-from vllmd.model.flags import Flags
+from vllmd.model.flags import UTILIZATION, Flags
 from vllmd.model.instance import Instance
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import StartFacts
+
+_JUST_ABOVE = 0.001  # of utilization: the finest step that is ever computed
 
 
 def situation_of(
@@ -18,12 +20,20 @@ def situation_of(
     failure: Failure | None = None,
     assessment: Assessment | None = None,
     repeats: int = 0,
+    too_low: float | None = None,
 ) -> Situation:
-    """Return the situation: effective values come from the start log where it tells them, else from vLLM's defaults."""
+    """Return the situation: effective values come from the start log where it tells them, else from vLLM's defaults.
+
+    `too_low` is a utilization at which this host's pool was too small: nothing lowers it as far again.
+    """
     gpus = snapshot.gpus if snapshot else None
     batched_tokens, sequences = batch_defaults(gpus, flags, instance.catalogue.version)
     smallest = min(gpus, key=lambda g: g.free_bytes) if gpus else None
     guard = instance.settings.guard
+    bounds = {n: (b.low, b.high) for n, b in guard.bounds.items() if n not in guard.frozen}
+    if too_low is not None and UTILIZATION in bounds:
+        low, high = bounds[UTILIZATION]
+        bounds[UTILIZATION] = (max(low or 0.0, too_low + _JUST_ABOVE), high)
     return Situation(
         baseline=instance.baseline,
         flags=flags,
@@ -33,7 +43,7 @@ def situation_of(
         chunked_prefill_default=chunked_prefill_default(instance.catalogue.version),
         batched_tokens=start.batched_tokens or batched_tokens,
         max_num_seqs=sequences,
-        bounds={n: (b.low, b.high) for n, b in guard.bounds.items() if n not in guard.frozen},
+        bounds=bounds,
         gpu_free_bytes=smallest.free_bytes if smallest else None,
         gpu_total_bytes=smallest.total_bytes if smallest else None,
     )

@@ -20,6 +20,8 @@ SOAKS = 3
 LIKE_LOAD = 1.5
 # The share outside the limit must change by a tenth of itself and by 0.1 points to count: below it, two windows of
 # one configuration differ as much.
+# More requests than these waiting beyond those before: not the chance of one reading.
+_QUEUE = 4.0
 _RELATIVE, _ABSOLUTE = 0.10, 0.001
 
 
@@ -48,11 +50,12 @@ def verify(trial: Trial, window: Window, slo: Slo, soak_s: float, now_s: float) 
         return _unknown(trial, now_s, "no metrics during the soak") if last_chance else None
     after = judge_span(soaked[0], soaked[-1], slo, span_s=0.5 * soak_s)
     load = load_between(soaked[0], soaked[-1])
-    if any(t.verdict is Verdict.UNSURE and t.observations < slo.min_requests for t in after):
+    enough = [t for t in after if t.observations >= slo.min_requests]
+    if trial.change.proposal.trigger not in {t.target.name for t in enough}:
         return _unknown(trial, now_s, "too few observations during the soak") if last_chance else None
-    if not _alike(trial.before.load, load):
+    if not alike(trial.before.load, load):
         return _unknown(trial, now_s, "the load was another one during the soak") if last_chance else None
-    return _compare(trial, after, now_s)
+    return _compare(trial, tuple(enough), now_s)
 
 
 def _compare(trial: Trial, after: tuple[TargetAssessment, ...], now_s: float) -> Verification:
@@ -87,10 +90,14 @@ def effect_on(before: TargetAssessment | None, after: TargetAssessment) -> Effec
     return Effect.BETTER if outside_after < outside_before - threshold else Effect.SAME
 
 
-def _alike(before: Load | None, after: Load | None) -> bool:
+def alike(before: Load | None, after: Load | None) -> bool:
+    """Return whether two loads can be compared."""
     if before is None or after is None or before.prompt_tokens_per_s <= 0:
         return False
-    return 1 / LIKE_LOAD <= after.prompt_tokens_per_s / before.prompt_tokens_per_s <= LIKE_LOAD
+    ratio = after.prompt_tokens_per_s / before.prompt_tokens_per_s
+    # What is counted is what was served: less of it beside a longer queue is the change's own doing.
+    queued = (after.waiting or 0.0) > (before.waiting or 0.0) + _QUEUE
+    return ratio <= LIKE_LOAD and (ratio >= 1 / LIKE_LOAD or queued)
 
 
 def _unknown(trial: Trial, now_s: float, why: str) -> Verification:

@@ -13,7 +13,8 @@ from vllmd.model.settings import Settings
 class Instance:
     """Settings, the baseline command, and what the installed vLLM accepts.
 
-    `url` is where the server answers; `stamp` changes when the installation is replaced or edited.
+    `url` is where the server answers; `stamp` changes when the installation is replaced or edited. The options `filed`
+    are given to the server in `secrets_file`, not on its command line.
     """
 
     settings: Settings
@@ -23,6 +24,8 @@ class Instance:
     url: str
     simulated: bool
     stamp: str = ""
+    filed: frozenset[str] = frozenset()
+    secrets_file: str | None = None
 
     @property
     def baseline(self) -> Flags:
@@ -37,4 +40,7 @@ class Instance:
 
     def argv(self, flags: Flags) -> tuple[str, ...]:
         """Return the command line of a launch with these flags."""
-        return replace(self.command, flags=flags).argv()
+        shown = flags.changed(dict.fromkeys(self.filed))
+        if self.secrets_file is not None:
+            shown = shown.changed({"config": self.secrets_file})
+        return replace(self.command, flags=shown).argv()

@@ -107,7 +107,9 @@ class Window:
 
 
 def _restarted(earlier: Snapshot, later: Snapshot) -> bool:
-    """Whether a counter fell: another process answered under the same generation."""
+    """Whether a counter fell (another process answered under the same generation), or the clock did."""
+    if later.at_s <= earlier.at_s:
+        return True  # the clock was set back: spans across that moment mean nothing
     if earlier.metrics is None or later.metrics is None:
         return False
     before, after = earlier.metrics.counters, later.metrics.counters

@@ -99,4 +99,5 @@ class Status:
     launches: Mapping[str, int] = field(default_factory=dict)  # cause to count: first, crash, change, rollback, admin
     outage_s: Mapping[str, float] = field(default_factory=dict)  # same causes
     errors: int = 0  # readings that a bug spoilt since the daemon began
+    problem: str | None = None  # what vllmd itself cannot do now
     host: str = ""

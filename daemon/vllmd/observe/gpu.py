@@ -1,11 +1,17 @@
 """The GPUs' memory through NVML. Without NVML, or while it fails, the reading is None and nothing stops."""
 
+import asyncio
+import queue
+import threading
 from collections.abc import Callable
 
 import psutil
 import pynvml
+import structlog
 
 from vllmd.model.snapshot import Gpu, GpuProcess
+
+log = structlog.get_logger()
 
 
 class NvmlReader:
@@ -27,7 +33,7 @@ class NvmlReader:
                 pynvml.nvmlInit()
                 self._open = True
             gpus = tuple(self._gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        except pynvml.NVMLError as error:
+        except (pynvml.NVMLError, ValueError, AttributeError) as error:  # the latter two: an odd driver's answer
             self.problem = str(error)
             self._open = False
             return None
@@ -54,6 +60,48 @@ class NvmlReader:
             name=process_name(process.pid),
             ours=self._is_ours(process.pid),
         )
+
+
+class GpuWatch:
+    """Reads the GPUs in a thread of its own: a driver in trouble answers late or never, and nothing may wait for it."""
+
+    def __init__(self, reader: NvmlReader, limit_s: float = 5.0) -> None:
+        self._reader = reader
+        self._limit_s = limit_s
+        self._asked: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[tuple[Gpu, ...] | None]]]
+        self._asked = queue.SimpleQueue()
+        self._pending: asyncio.Future[tuple[Gpu, ...] | None] | None = None
+        self._late = False
+        threading.Thread(target=self._serve, name="nvml", daemon=True).start()
+
+    async def read(self) -> tuple[Gpu, ...] | None:
+        """Return every GPU; None without NVML, or when it does not answer within the limit."""
+        loop = asyncio.get_running_loop()
+        if self._pending is None or self._pending.done():
+            self._pending, self._late = loop.create_future(), False
+            self._asked.put((loop, self._pending))
+        if self._late:
+            return None  # still the reading that was given up
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._pending), self._limit_s)
+        except TimeoutError:
+            self._late = True
+            log.warning("NVML does not answer", limit_s=self._limit_s)
+            return None
+
+    def _serve(self) -> None:
+        while True:
+            loop, future = self._asked.get()
+            gpus = self._reader.read()
+            try:
+                loop.call_soon_threadsafe(_answer, future, gpus)
+            except RuntimeError:
+                return  # the loop is closed: the daemon ends
+
+
+def _answer(future: "asyncio.Future[tuple[Gpu, ...] | None]", gpus: tuple[Gpu, ...] | None) -> None:
+    if not future.done():
+        future.set_result(gpus)
 
 
 def process_name(pid: int) -> str:

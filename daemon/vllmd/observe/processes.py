@@ -18,6 +18,12 @@ def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
+def identity(pid: int) -> ProcessId | None:
+    """Return the identity of a process, also of one that has ended and was not collected yet; None if there is none."""
+    fields = _stat(pid)
+    return None if fields is None else ProcessId(pid, int(fields[19]))
+
+
 def identify(pid: int) -> ProcessId | None:
     """Return the identity of a live process, None if there is none (a zombie has ended)."""
     fields = _stat(pid)
@@ -29,6 +35,17 @@ def identify(pid: int) -> ProcessId | None:
 def alive(process: ProcessId) -> bool:
     """Return whether this very process still runs."""
     return identify(process.pid) == process
+
+
+def exists(process: ProcessId) -> bool:
+    """Return whether this very process runs, or has ended and was not collected yet."""
+    return identity(process.pid) == process
+
+
+def own_zombies() -> tuple[int, ...]:
+    """Return the children of this process that have ended and were not collected yet."""
+    pids = [int(pid) for task in (_PROC / "self/task").iterdir() for pid in (task / "children").read_text().split()]
+    return tuple(pid for pid in pids if (fields := _stat(pid)) is not None and fields[0] == "Z")
 
 
 def session_members(session: int) -> tuple[ProcessId, ...]:

@@ -1,5 +1,7 @@
 """The server's /metrics page: fetched within a limit, reduced to what vllmd reads, parsed."""
 
+import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -38,9 +40,9 @@ def parse_page(page: str) -> Metrics | None:
         return None
     try:
         families = list(text_string_to_metric_families("\n".join(kept) + "\n"))
-    except ValueError:
+        return _collect(s for family in families for s in family.samples if math.isfinite(s.value))
+    except (ValueError, KeyError):  # not the exposition format, or a bucket without its edge
         return None
-    return _collect(sample for family in families for sample in family.samples)
 
 
 def _collect(samples: Iterable[Sample]) -> Metrics:
@@ -84,7 +86,8 @@ class HttpScraper:
     """Scrapes one server over HTTP."""
 
     def __init__(self, url: str, timeout_s: float = 4.0) -> None:
-        self._url = f"{url}/metrics"
+        self._url = url
+        self._timeout_s = timeout_s  # of a whole exchange: httpx's own limits are per read, and a page may trickle
         # No proxy and no .netrc of the environment: the server is on this host.
         # The certificate is the server's own affair: that the server is ours is proved by who owns its socket.
         self._client = httpx.AsyncClient(
@@ -97,7 +100,7 @@ class HttpScraper:
     async def scrape(self) -> Metrics | None:
         """Return what /metrics says, None if it does not answer in time or is not vLLM's page."""
         try:
-            async with self._client.stream("GET", self._url) as response:
+            async with asyncio.timeout(self._timeout_s), self._client.stream("GET", f"{self._url}/metrics") as response:
                 if response.status_code != httpx.codes.OK:
                     return None
                 page = bytearray()
@@ -105,17 +108,17 @@ class HttpScraper:
                     page += chunk
                     if len(page) > PAGE_LIMIT_BYTES:
                         return None
-        except httpx.HTTPError:
+        except (httpx.HTTPError, TimeoutError):
             return None
         return parse_page(page.decode("utf-8", errors="replace"))
 
     async def healthy(self) -> bool:
-        """Return whether /health answers 200 in time."""
+        """Return whether /health answers 200 in time. Its body is not read."""
         try:
-            response = await self._client.get(self._url.removesuffix("/metrics") + "/health")
-        except httpx.HTTPError:
+            async with asyncio.timeout(self._timeout_s), self._client.stream("GET", f"{self._url}/health") as response:
+                return response.status_code == httpx.codes.OK
+        except (httpx.HTTPError, TimeoutError):
             return False
-        return response.status_code == httpx.codes.OK
 
     async def close(self) -> None:
         """Close the connections."""

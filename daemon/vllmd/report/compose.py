@@ -67,6 +67,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         launches=dict(journal.launches),
         outage_s=dict(journal.outage_s),
         errors=view.errors,
+        problem=journal.problem,
         host=socket.gethostname(),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import structlog
 
-from vllmd.model.decision import Action, Change, Domain, Hold, Outcome, Verification
+from vllmd.model.decision import Action, Change, Domain, Effect, Hold, HoldReason, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.masking import Masker
@@ -19,6 +19,7 @@ from vllmd.ports import Ledger
 from vllmd.report.wording import change_text
 
 _KEPT = 20
+_TELL_AGAIN_S = 300.0  # reasons that alternate (a metrics page that answers now and then) are told this often
 
 
 class Journal:
@@ -29,6 +30,7 @@ class Journal:
         self._masker = masker
         self._log = structlog.get_logger()
         self._records: deque[DecisionRecord] = deque(ledger.recent(_KEPT), maxlen=_KEPT)
+        self._told_s: dict[HoldReason, float] = {}
         self._advised: set[tuple[Flags, Flags]] = set()
         self.last: Change | Hold | None = None
         self.last_failure: Failure | None = None
@@ -40,6 +42,11 @@ class Journal:
     def decisions(self) -> tuple[DecisionRecord, ...]:
         """The last changes with what became of them, newest last."""
         return tuple(self._records)
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be stored now, None while it can."""
+        return self._ledger.problem
 
     def generation(self) -> int:
         """Return an unused generation number."""
@@ -77,12 +84,14 @@ class Journal:
         )
 
     def hold(self, hold: Hold, at_s: float) -> None:
-        """Count a hold; record and log it when its reason differs from the last decision's."""
+        """Count a hold; record and log it when its reason is a new one, or was not told for a while."""
         self.suppressed[hold.reason] += 1
-        if isinstance(self.last, Hold) and self.last.reason is hold.reason:
-            self.last = hold
-            return
+        same = isinstance(self.last, Hold) and self.last.reason is hold.reason
         self.last = hold
+        told_s = self._told_s.get(hold.reason, float("-inf"))
+        if same or 0 <= at_s - told_s < _TELL_AGAIN_S:
+            return
+        self._told_s[hold.reason] = at_s
         self._ledger.record(hold, at_s)
         self._log.info("hold", reason=hold.reason, message=hold.message)
 
@@ -137,6 +146,13 @@ class Journal:
         changes = self._ledger.changes(since_s)
         latency = [c for c in changes if c.proposal.domain is Domain.LATENCY]
         return [c.at_s for c in latency if c.action is Action.RESTART]
+
+    def harmful(self) -> set[tuple[str, FlagValue | None]]:
+        """Return the values that latency changes set and that did harm or did not serve, by earlier daemons too."""
+        bad = {Effect.WORSE, Effect.FAILED}
+        records = [r for r in self._records if r.verification is not None and r.verification.effect in bad]
+        changes = [r.change for r in records if r.change.proposal.domain is Domain.LATENCY]
+        return {item for c in changes if c.action is Action.RESTART for item in c.proposal.changes.items()}
 
     def setter_of(self, name: str) -> Change | None:
         """Return the last change that set a flag and is in force."""

@@ -62,6 +62,9 @@ def _load(instance: Fields) -> list[Row]:
     age = number(data, "age_seconds")
     if age is not None and instance.get("state") == "serving":
         rows += labelled("" if rows else "Load", f"metrics {duration(age)} old", Style.DIM)
+    problem = text(instance, "problem", "")
+    if problem:
+        rows += labelled("Problem", problem, Style.WARN)
     missing = texts(data, "missing_metrics")
     if missing:
         rows += labelled("Metrics", f"vLLM no longer exports: {', '.join(missing)}", Style.WARN)

@@ -50,8 +50,10 @@ def degraded(status: Status) -> bool:
     """Whether something is wrong with a server that may well serve: a target, the breaker, or blindness."""
     slipping = status.assessment is not None and any(t.verdict is Verdict.SLIPPING for t in status.assessment.now)
     age_s = _age_s(status)
+    if age_s is None and status.state is ServerState.SERVING:
+        age_s = status.at_s - status.since_s  # never read since it serves
     stale = age_s is not None and age_s > STALE_AFTER_S
-    return slipping or stale or status.budget.breaker_open or bool(status.missing_metrics)
+    return slipping or stale or status.budget.breaker_open or bool(status.missing_metrics) or status.problem is not None
 
 
 def _instance(status: Status) -> Document:
@@ -63,6 +65,7 @@ def _instance(status: Status) -> Document:
         "degraded": degraded(status),
         "mode": {"memory": status.modes.memory.value, "latency": status.modes.latency.value},
         "message": status.message,
+        "problem": status.problem,
         "generation": status.generation,
         "pid": status.pid,
         "since": rfc3339(status.since_s),

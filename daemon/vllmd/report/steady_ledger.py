@@ -1,0 +1,89 @@
+"""A ledger that may fail: on a full disk the server is still kept alive, and what was not stored is said."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from vllmd.model.decision import Change, Hold, Outcome, Verification
+from vllmd.model.failure import Failure
+from vllmd.model.server import Launch
+from vllmd.model.status import DecisionRecord
+from vllmd.report.ledger import SqliteLedger
+from vllmd.report.ledger_file import LedgerError
+
+log = structlog.get_logger()
+
+
+class SteadyLedger:
+    """Implements `ports.Ledger` over SQLite; while that fails, numbers go on in memory and entries are lost and told.
+
+    `problem` says why it fails now, None while it works.
+    """
+
+    def __init__(self, ledger: SqliteLedger) -> None:
+        self._ledger = ledger
+        self._decision = 0
+        self._generation = 0
+        self.problem: str | None = None
+
+    def next_decision_id(self) -> str:
+        """Return an unused decision id, above every one that was given."""
+        try:
+            self._catch_up()
+            self._decision = int(self._ledger.next_decision_id().removeprefix("D"))
+        except LedgerError as error:
+            self._fails(error)
+            self._decision += 1
+        return f"D{self._decision}"
+
+    def next_generation(self) -> int:
+        """Return an unused generation number, above every one that was given."""
+        try:
+            self._catch_up()
+            self._generation = self._ledger.next_generation()
+        except LedgerError as error:
+            self._fails(error)
+            self._generation += 1
+        return self._generation
+
+    def record(self, entry: Launch | Failure | Change | Hold | Outcome | Verification, at_s: float) -> None:
+        """Store one entry, or say that it is lost."""
+        try:
+            self._ledger.record(entry, at_s)
+        except LedgerError as error:
+            self._fails(error)
+            return
+        self.problem = None
+
+    def changes(self, since_s: float) -> Sequence[Change]:
+        """Return the changes since a time, oldest first; none while the ledger cannot be read."""
+        try:
+            return self._ledger.changes(since_s)
+        except LedgerError as error:
+            self._fails(error)
+            return ()
+
+    def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
+        """Return the last changes with what became of them; none while the ledger cannot be read."""
+        try:
+            return self._ledger.recent(limit)
+        except LedgerError as error:
+            self._fails(error)
+            return ()
+
+    def start_above(self, generation: int) -> None:
+        """Let the next generation be above one that is known from elsewhere."""
+        self._generation = max(self._generation, generation)
+        try:
+            self._catch_up()
+        except LedgerError as error:
+            self._fails(error)
+
+    def _catch_up(self) -> None:
+        """Tell SQLite the numbers that were given while it failed."""
+        self._ledger.at_least(self._decision, self._generation)
+
+    def _fails(self, error: LedgerError) -> None:
+        if self.problem is None:
+            log.warning("the ledger fails; decisions are made and not stored", reason=str(error))
+        self.problem = f"{error}: decisions are made and not stored"
