@@ -62,6 +62,7 @@ class Past:
     harmful: set[tuple[str, FlagValue | None]] = field(default_factory=set)  # values that latency changes took back
     served: Flags | None = None  # the last flags that served
     too_low: float | None = None  # a utilization at which the KV pool was too small
+    failure_log: str | None = None  # of the launch that failed last, None if it had no process
     frozen_until_s: float = 0.0  # no latency change before: the last one could not be verified
 
 
@@ -174,7 +175,7 @@ class Loop:
 
     def _carry_out(self, change: Change, cause: str) -> None:
         plan = plan_of(change)
-        message = f"{change.id}: draining for {change_text(change)}"
+        message = f"{change.id}: draining, then a launch with {change_text(change)}"
         self.supervisor.restart(Next(plan.target, cause, change, plan.fallback), message)
 
     # Verification: what the change brought, and the way back
@@ -245,6 +246,8 @@ class Loop:
     def _on_failure(self, failure: Failure) -> None:
         now_s, flags = self._clock.now_s(), self.supervisor.flags
         self._journal.failure(failure, now_s)
+        launch = self.supervisor.life.launch
+        self._past.failure_log = launch.log_path if launch and launch.leader else None
         self._past.crashes.append((now_s, failure.kind))
         self._past.in_a_row += 1
         if failure.kind in OF_FLAGS:
@@ -292,6 +295,9 @@ class Loop:
 
     def stop(self) -> None:
         """Stop the server for good: drained the first time it is asked for, at once the second time."""
+        metrics = self._snapshot.metrics if self._snapshot else None
+        running = metrics.gauges.get("requests_running") if metrics else None
+        self._journal.stopping(running, self._instance.settings.engine.drain_timeout_s, hurried=self._stop_asked)
         if self._stop_asked:
             self.supervisor.kill()
         self._stop_asked = True
@@ -315,7 +321,7 @@ class Loop:
         else:
             self.supervisor.launch(Next(flags, "admin", change))
         self.tell()
-        return f"{change.id}: {self.supervisor.life.message}"
+        return self.supervisor.life.message
 
     # What the stages are told
 
@@ -365,5 +371,6 @@ class Loop:
             data_at_s=readings[-1].at_s if readings else None,
             expected_start_s=supervisor.start_s,
             errors=self.errors,
+            failure_log=self._past.failure_log,
         )
         self._publish(compose(self._instance, view, self._journal))

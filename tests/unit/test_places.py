@@ -85,8 +85,8 @@ def user(tmp_path: Path) -> Caller:
 
 
 def test_found_instances_are_those_that_left_a_trace(tmp_path: Path) -> None:
-    """A folder counts as an instance when a status file, a ledger or a socket lies in it."""
-    for name, trace in (("b", "status.json"), ("a", "ledger.db"), ("c", "unrelated")):
+    """A folder counts as an instance when a status file or a socket lies in it, not for a start that failed at once."""
+    for name, trace in (("b", "status.json"), ("a", "control.sock"), ("c", "ledger.db")):
         folder = tmp_path / "state" / "vllmd" / name
         folder.mkdir(parents=True)
         (folder / trace).touch()

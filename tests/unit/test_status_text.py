@@ -85,7 +85,7 @@ def test_last_change_stands_beside_a_later_hold() -> None:
 
 def test_failure_stands_while_it_does_not_serve() -> None:
     """A held instance names the failure, the line that decided, and the log."""
-    status = held_status(generation=6, log_path="/var/lib/vllmd/qwen/engine-0006.log")
+    status = held_status(generation=6, failure_log="/var/lib/vllmd/qwen/engine-0006.log")
     text = drawn(status)
     assert text.startswith("✖ qwen  held\n")
     assert "utilization-too-high (loading, generation 6, exit code 1)" in text

@@ -11,7 +11,6 @@ SYSTEM_STATE = Path("/var/lib/vllmd")
 SYSTEM_RUNTIME = Path("/run/vllmd")
 SOCKET_NAME = "control.sock"
 STATUS_NAME = "status.json"
-LEDGER_NAME = "ledger.db"
 
 # sun_path of Linux's struct sockaddr_un holds 108 bytes, the last of them a zero (unix(7)).
 SOCKET_PATH_LIMIT = 107
@@ -130,7 +129,7 @@ def _names_in(root: Path) -> tuple[str, ...]:
         folders = [entry for entry in root.iterdir() if _NAME.fullmatch(entry.name)]
     except OSError:
         return ()
-    traces = (STATUS_NAME, LEDGER_NAME, SOCKET_NAME)
+    traces = (STATUS_NAME, SOCKET_NAME)  # a ledger alone is left by a start that failed at once
     return tuple(f.name for f in folders if any(_exists(f / trace) for trace in traces))
 
 

@@ -114,7 +114,7 @@ def _found(executable: str, environment: Mapping[str, str]) -> str:
     if path is not None:
         return str(Path(path).absolute())
     if "/" not in executable:
-        raise CommandError(f"{executable!r} is not found on PATH ({search})")
+        raise CommandError(f"{executable!r} is not found on PATH ({search}); give its absolute path")
     state = "is not executable" if Path(executable).exists() else "does not exist"
     raise CommandError(f"{executable!r} {state}; {WANTED}")
 

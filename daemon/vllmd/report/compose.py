@@ -28,6 +28,7 @@ class View:
     data_at_s: float | None
     expected_start_s: float | None
     errors: int
+    failure_log: str | None
 
 
 def compose(instance: Instance, view: View, journal: Journal) -> Status:
@@ -61,7 +62,8 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         last_failure=journal.last_failure,
         data_at_s=view.data_at_s,
         missing_metrics=metrics.missing if metrics else (),
-        log_path=life.launch.log_path if life.launch else None,
+        log_path=life.launch.log_path if life.launch and life.launch.leader else None,
+        failure_log=view.failure_log,
         expected_start_s=view.expected_start_s,
         suppressed=dict(journal.suppressed),
         launches=dict(journal.launches),

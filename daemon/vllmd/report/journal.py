@@ -68,6 +68,10 @@ class Journal:
             "serving", generation=launch.generation, outage_s=round(outage_s, 2), start_s=round(start_s, 2), cause=cause
         )
 
+    def stopping(self, running: float | None, drain_s: float, *, hurried: bool) -> None:
+        """Log that the server is stopped for good, and what it still has to do."""
+        self._log.info("stopping", requests_running=running, drain_s=0 if hurried else drain_s)
+
     def failure(self, failure: Failure, at_s: float) -> None:
         """Record a failure."""
         self.last_failure = failure

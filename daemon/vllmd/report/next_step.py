@@ -40,11 +40,10 @@ def _serving(instance: Fields, name: str) -> tuple[str, ...]:
 
 
 def _log(instance: Fields) -> tuple[str, ...]:
-    """Return how to read the log, at the line that decided if it is in this log."""
-    path = text(instance, "log", "")
-    if not path:
-        return ()
+    """Return how to read the log of the failure, at the line that decided, or else the present one."""
     failure = part(instance, "last_failure")
-    line = number(part(failure, "evidence"), "line")
-    here = line is not None and failure.get("generation") == instance.get("generation")
-    return (f"`less +{int(line or 1)} {path}`" if here else f"`less +G {path}`",)
+    line, failed = number(part(failure, "evidence"), "line"), text(failure, "log", "")
+    if failed and line is not None:
+        return (f"`less +{int(line)} {failed}`",)
+    path = failed or text(instance, "log", "")
+    return (f"`less +G {path}`",) if path else ()

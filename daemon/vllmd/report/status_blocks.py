@@ -187,7 +187,5 @@ def _failure(instance: Fields) -> list[Row]:
     evidence = part(failure, "evidence")
     if evidence:
         rows += labelled("", f"line {whole(evidence, 'line')}: {text(evidence, 'text')}", limit=3)
-    same = failure.get("generation") == instance.get("generation")
-    return rows + labelled(
-        "", f"log {text(instance, 'log')}" if same else f"log of the present launch {text(instance, 'log')}"
-    )
+    log = text(failure, "log", "")
+    return rows + (labelled("", f"log {log}") if log else [])

@@ -84,7 +84,7 @@ def _instance(status: Status) -> Document:
         "data": {"age_seconds": _age_s(status), "missing_metrics": list(status.missing_metrics)},
         "last_decision": _last_decision(status),
         "decisions": [_decision(status.name, record) for record in status.decisions],
-        "last_failure": _failure(status.last_failure),
+        "last_failure": _failure(status.last_failure, status.failure_log),
         "log": status.log_path,
         "outage_seconds": dict(status.outage_s),
         "launches": dict(status.launches),
@@ -259,8 +259,8 @@ def _verification(found: Verification | None) -> Document | None:
     }
 
 
-def _failure(failure: Failure | None) -> Document | None:
-    """Return the last diagnosed end of a launch."""
+def _failure(failure: Failure | None, log: str | None) -> Document | None:
+    """Return the last diagnosed end of a launch, and its log."""
     if failure is None:
         return None
     evidence = failure.evidence
@@ -272,6 +272,7 @@ def _failure(failure: Failure | None) -> Document | None:
         "evidence": None if evidence is None else {"line": evidence.line, "text": evidence.text},
         "exit_code": failure.exit_code,
         "numbers": _finite_all(failure.numbers),
+        "log": log,
     }
 
 

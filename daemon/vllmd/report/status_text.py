@@ -56,8 +56,10 @@ def _nothing_known(seen: Seen, look: Look) -> list[Row]:
 def _head(seen: Seen, look: Look, now: datetime | None) -> list[Row]:
     """Return who it is, what state it is in and since when."""
     instance, told_at = seen.instance, seen.told_at
-    glyph, style = look.glyph(text(instance, "health") if seen.live else "unknown")
-    state = headline(instance) if seen.live else f"state unknown, was {headline(instance)}"
+    # A daemon that told "stopped" ended as it was asked to: nothing about it is unknown.
+    known = seen.live or instance.get("state") == "stopped"
+    glyph, style = look.glyph(text(instance, "health") if known else "unknown")
+    state = headline(instance) if known else f"state unknown, was {headline(instance)}"
     rows: list[Row] = [
         [(f"{glyph} {text(instance, 'name')}  {state}", style)],
         [(f"  {_facts(seen)}", Style.DIM)],
