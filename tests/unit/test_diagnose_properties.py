@@ -9,6 +9,7 @@ from captures import read_log
 from vllmd.decide.diagnose import diagnose
 from vllmd.decide.failure_texts import FACTS, ROWS
 from vllmd.model.failure import Failure
+from vllmd.model.launch_end import LaunchEnd
 from vllmd.model.masking import Masker
 from vllmd.model.server import Phase
 
@@ -31,7 +32,7 @@ _LINES = st.lists(st.lists(_PIECES, max_size=4).map("".join), max_size=12)
 
 
 def _diagnose(lines: list[str], exit_code: int | None, phase: Phase = Phase.CONFIG) -> Failure:
-    return diagnose(lines, generation=1, exit_code=exit_code, phase=phase, masker=Masker([SECRET]))
+    return diagnose(lines, LaunchEnd(1, exit_code, phase), Masker([SECRET]))
 
 
 @given(_LINES, st.one_of(st.none(), st.integers()), st.sampled_from(Phase))
