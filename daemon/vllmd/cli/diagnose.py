@@ -2,7 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,24 @@ from vllmd.model.argv import parse_command
 from vllmd.model.decision import Proposal, Wish
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue, show_value
-from vllmd.model.host_facts import HostFacts, read_host_facts
+from vllmd.model.host_facts import read_host_facts
 from vllmd.model.launch_end import LaunchEnd, ProcessState
 from vllmd.model.masking import Masker
 from vllmd.model.options import Catalogue
 from vllmd.observe.log_file import LogFile
 from vllmd_policies import BUILT_IN
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about a log: the server's options, how it ended or that it lives, and what else is known."""
+
+    words: Sequence[str] = ()
+    exit_code: int | None = None
+    state: str = "exited"
+    version: str | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
 
 _TUNING = frozenset({Wish.CHANGE_FLAGS, Wish.SET_ENV})
 
@@ -47,20 +60,32 @@ def diagnose(
 
     The daemon decides by the same rules, but moves only flags that its configuration lets it.
     """
-    words = _words_of(argv)
-    end = LaunchEnd(
-        exit_code=exit_code,
-        state=ProcessState(state),
-        flags=flags_of(words),
-        version=vllm_version,
-        host=_host_facts(context),
-    )
+    question = Question(_words_of(argv), exit_code, state, vllm_version, _facts_of(context))
     try:
-        failure = diagnosed(LogFile(log), end, Masker.from_launch(words, end.host.environ))
+        failure, remedy = answer(LogFile(log), question)
     except OSError as error:
         raise click.BadParameter(f"{log} cannot be read: {error.strerror}", param_hint="LOG") from error
-    remedy = remedy_of(failure, end, BUILT_IN)
+    except VllmdError as error:
+        raise click.BadParameter(str(error), param_hint="--context") from error
     click.echo(json.dumps(as_document(failure, remedy)) if wants_json else as_text(failure, remedy))
+
+
+def explain(lines: Iterable[str], question: Question) -> Mapping[str, Any]:
+    """Return the answer for a log's lines as a JSON object."""
+    return as_document(*answer(lines, question))
+
+
+def answer(lines: Iterable[str], question: Question) -> tuple[Failure, Proposal]:
+    """Return what failed and what helps. VllmdError: a fact of the context has a wrong type."""
+    end = LaunchEnd(
+        exit_code=question.exit_code,
+        state=ProcessState(question.state),
+        flags=flags_of(question.words),
+        version=question.version,
+        host=read_host_facts(question.context),
+    )
+    failure = diagnosed(lines, end, Masker.from_launch(question.words, end.host.environ))
+    return failure, remedy_of(failure, end, BUILT_IN)
 
 
 def _words_of(argv: str) -> list[str]:
@@ -71,23 +96,21 @@ def _words_of(argv: str) -> list[str]:
         raise click.BadParameter(f"{error}: {argv!r}", param_hint="--argv") from error
 
 
-def flags_of(words: list[str]) -> Flags:
+def flags_of(words: Sequence[str]) -> Flags:
     """Return the options among a server's words; what stands before the first one names program and model."""
     first = next((place for place, word in enumerate(words) if word.startswith("-") and word != "-m"), len(words))
     return parse_command(("vllm", "serve", "model", *words[first:]), 2, Catalogue({})).flags
 
 
-def _host_facts(context: str) -> HostFacts:
-    """Return the facts of --context; exit code 2 where it is no object of them."""
+def _facts_of(context: str) -> Mapping[str, Any]:
+    """Return the object of --context; exit code 2 where it is none."""
     try:
         found: Any = json.loads(context)
-        if not isinstance(found, dict):
-            raise click.BadParameter(f"an object is wanted, found {context!r:.60}", param_hint="--context")
-        return read_host_facts(found)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"no JSON: {error}", param_hint="--context") from error
-    except VllmdError as error:
-        raise click.BadParameter(str(error), param_hint="--context") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"an object is wanted, found {context!r:.60}", param_hint="--context")
+    return found
 
 
 def as_document(failure: Failure, remedy: Proposal) -> Mapping[str, Any]:

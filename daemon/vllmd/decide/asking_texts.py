@@ -51,7 +51,7 @@ ARGUMENTS: tuple[Row, ...] = (
         cause="batched-below-length",
     ),
     row(
-        "cannot be greater than",
+        "rror",
         r"(?P<refusal>(?P<argument>max_num_active_seqs|long_prefill_token_threshold) \(\d+\) cannot be greater than "
         r".*?\((?P<limit_tokens>\d+)\))",
         "vLLM refuses its arguments: {refusal}",
@@ -59,7 +59,7 @@ ARGUMENTS: tuple[Row, ...] = (
         cause="above-limit",
     ),
     row(
-        "must be divisible",
+        "rror",
         r"(?P<refusal>(?:Total n|N)umber of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel "
         r"size \((?P<ranks>\d+)\))",
         "vLLM refuses its arguments: {refusal}",
@@ -67,7 +67,7 @@ ARGUMENTS: tuple[Row, ...] = (
         cause="heads",
     ),
     row(
-        "larger than the number of available",
+        "rror",
         r"(?P<refusal>(?:[Ww]orld size|Tensor parallel size|tensor_parallel_size) \(?(?P<ranks>\d+)\)? "
         r".{0,40}larger than the number of available (?:GPUs|devices|XPUs)(?: \((?P<devices>\d+)\))?)",
         "vLLM refuses its arguments: {refusal}",
@@ -106,7 +106,7 @@ ARGUMENTS: tuple[Row, ...] = (
 
 MODEL: tuple[Row, ...] = (
     row(
-        "compute capability",
+        "rror",
         r"(?P<refusal>Bfloat16 is only supported on (?:GPUs|devices) with compute capability of at least [\d.]+\."
         r"(?: Your.*? has compute capability [\d.]+)?)",
         "the model's type does not run here: {refusal}",
@@ -130,33 +130,33 @@ MODEL: tuple[Row, ...] = (
         "the model brings code of its own, which runs only with --trust-remote-code; that is the operator's to decide",
         FailureClass.UNSUPPORTED_MODEL,
     ),
-    row("Repo id must", r"Repo id must .*?: '(?P<model>[^']*)'", "no model at {model}", FailureClass.MODEL_ACCESS),
+    row("rror", r"Repo id must .*?: '(?P<model>[^']*)'", "no model at {model}", FailureClass.MODEL_ACCESS),
     row(
-        "Invalid repository ID or local directory",
+        "rror",
         r"Invalid repository ID or local directory specified: '(?P<model>[^']*)'",
         "no model at {model}",
         FailureClass.MODEL_ACCESS,
     ),
     row(
-        "is not a valid model identifier",
+        "rror",
         r"(?P<model>\S+) is not a local folder and is not a valid model identifier",
         "no model at {model}",
         FailureClass.MODEL_ACCESS,
     ),
     row(
-        "does not appear to have a file named",
+        "rror",
         r"(?P<model>\S+) does not appear to have a file named (?P<file>\S+?)[.,]?(?:\s|$)",
         "no model at {model}: {file} is missing",
         FailureClass.MODEL_ACCESS,
     ),
     row(
-        "annot find any model weights",
+        "rror",
         r"[Cc]annot find any model weights with [`']?(?P<model>[^`'\s]+)",
         "no weights at {model}",
         FailureClass.MODEL_ACCESS,
     ),
     row(
-        "SafetensorError",
+        "rror",
         r"SafetensorError: (?P<refusal>.+)",
         "a file of the weights is damaged or cut short: {refusal}",
         FailureClass.MODEL_ACCESS,
@@ -201,7 +201,7 @@ MODEL: tuple[Row, ...] = (
         cause="hub-silent",
     ),
     row(
-        "couldn't connect to",
+        "rror",
         r"We couldn't connect to '[^']*'",
         "the model hub cannot be reached, and the model[ {model}] is not in the cache",
         FailureClass.MODEL_ACCESS,

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from vllmd.decide.asking_texts import ARGUMENTS, MODEL
 from vllmd.decide.fault_texts import DEVICE, FAULTS, FOLLOWING
+from vllmd.decide.log_lines import OPEN_ECHOES
 from vllmd.decide.log_phase import MARKS
 from vllmd.decide.memory_texts import ALLOCATING, MEMORY_FACTS, PLANNING
 from vllmd.decide.numbers import NUMBER
@@ -78,9 +79,12 @@ _ALL_KEYS = {
     *(mark for mark, _ in MARKS),
     *ERROR_KEYS,
     *FRAMES,
+    *OPEN_ECHOES,
     HEALTHY,
     NEW_ATTEMPT,
     "shared memory broadcast block",
+    "_weights",
+    "_dummy_",
 }
 # A line without any of these says nothing here. A key that holds another one need not be looked for itself.
 KEYS = tuple(sorted(key for key in _ALL_KEYS if not any(other in key for other in _ALL_KEYS - {key})))

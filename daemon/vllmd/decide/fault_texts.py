@@ -35,7 +35,7 @@ DEVICE: tuple[Row, ...] = (
 
 FAULTS: tuple[Row, ...] = (
     both(
-        "fallen off the bus",
+        "rror",
         r"GPU has fallen off the bus",
         "the GPU has fallen off the bus: the host must be restarted",
         FailureClass.INFRA_FAULT,
@@ -81,7 +81,7 @@ FAULTS: tuple[Row, ...] = (
         FailureClass.INFRA_FAULT,
     ),
     both(
-        "RPC call to",
+        "rror",
         r"RPC call to (?P<method>\w+) timed out",
         "a worker did not answer {method} in time while {doing}",
         FailureClass.HANG,
@@ -106,7 +106,7 @@ FAULTS: tuple[Row, ...] = (
         FailureClass.PROFILING_RACE,
     ),
     row(
-        "imed out waiting for engine",
+        "rror",
         r"[Tt]imed out waiting for engine",
         "the engine was not ready in the time that VLLM_ENGINE_READY_TIMEOUT_S allows",
         FailureClass.INFRA_FAULT,

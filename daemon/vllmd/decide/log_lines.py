@@ -25,7 +25,7 @@ _ECHOES = (
     'prompt: "',
     "prompt_token_ids",
 )
-_OPEN_ECHOES = ("Received request", "Generated response")
+OPEN_ECHOES = ("Received request", "Generated response")
 _CLOSED = ("params:", "params=", "finish_reason")
 
 
@@ -50,9 +50,14 @@ def is_echo(line: str) -> bool:
     return any(mark in line for mark in _ECHOES)
 
 
+def is_access(line: str) -> bool:
+    """Whether a line reports a request: most of a long life's log, with an address that its sender chose."""
+    return " HTTP/1." in line
+
+
 def opens_echo(line: str) -> bool:
     """Whether an echo goes on in the lines below: a prompt with line breaks, printed as it is."""
-    return any(mark in line for mark in _OPEN_ECHOES) and not any(mark in line for mark in _CLOSED)
+    return any(mark in line for mark in OPEN_ECHOES) and not any(mark in line for mark in _CLOSED)
 
 
 def is_logged(line: str) -> bool:

@@ -1,7 +1,7 @@
 """Reads a launch's log line by line and keeps what may have ended it. A line is looked at once and not stored."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllmd.decide.failure_texts import (
@@ -16,7 +16,7 @@ from vllmd.decide.failure_texts import (
     ROWS,
     Work,
 )
-from vllmd.decide.log_lines import heard, is_echo, is_logged, opens_echo
+from vllmd.decide.log_lines import heard, is_access, is_echo, is_logged, opens_echo
 from vllmd.decide.log_phase import MARKS, PHASES
 from vllmd.decide.numbers import read_groups
 from vllmd.decide.standstill import Standstill
@@ -25,6 +25,7 @@ from vllmd.model.failure import FailureClass
 from vllmd.model.server import Phase
 
 _KEPT_LINES = 20  # of the end of the log
+_REMEMBERED = 500  # errors: a crash loop repeats a few of them thousands of times
 _ERRORS = frozenset(key for key in KEYS if any(key in error or error in key for error in ERROR_KEYS))
 
 
@@ -68,12 +69,13 @@ class Reading:
     _above: str = ""
     _work: Work | None = None
     _echoing: bool = False
+    _said: dict[str, bool] = field(default_factory=dict)  # errors of this phase, and whether no row knows them
 
     def read(self, lines: Iterable[str]) -> None:
         """Read on."""
         for text in lines:
             self._count += 1
-            hits = [key for key in KEYS if key in text]
+            hits = () if is_access(text) else [key for key in KEYS if key in text]
             if hits or self._echoing:
                 self._weigh(text, hits)
             self._above = text
@@ -83,7 +85,7 @@ class Reading:
         """Return the last line that is not empty and no user's text."""
         return next((line for line in reversed(self.last) if line.text.strip() and not is_echo(line.text)), None)
 
-    def _weigh(self, line: str, hits: list[str]) -> None:
+    def _weigh(self, line: str, hits: Sequence[str]) -> None:
         """Add what a line with these keys says, unless a user wrote it."""
         if is_echo(line):
             self._echoing = opens_echo(line)
@@ -92,9 +94,13 @@ class Reading:
             return
         self._echoing = False
         text, quiet = heard(line)
+        if (error := self._said.get(text)) is not None:
+            if error and self.phase is Phase.SERVING:
+                self.error = Line(self._count, line)
+            return
         self.standstill.hear(line, text)
         self._advance(text, hits)
-        if self.phase is Phase.SHUTDOWN:
+        if self.phase is Phase.SHUTDOWN or HEALTHY in text:
             return
         if match := self._match(text, hits, line, quiet=quiet):
             self._keep(match)
@@ -104,11 +110,14 @@ class Reading:
                 self.error = Line(self._count, line)
         else:
             self._learn(text, hits)
+            return
+        if len(self._said) < _REMEMBERED:
+            self._said[text] = match is None
 
     def _is_error(self, text: str) -> bool:
         return bool(ERROR_LINE.match(text)) and not any(word in text for word in CASCADES)
 
-    def _advance(self, text: str, hits: list[str]) -> None:
+    def _advance(self, text: str, hits: Sequence[str]) -> None:
         """Move the phase and the work on, and drop what the server has survived by getting there."""
         for key in hits:
             for frame, work in _FRAMES_OF[key]:
@@ -123,10 +132,12 @@ class Reading:
         elif HEALTHY in text and self.follower is None:
             self.root = None
             self.details.clear()
+            self._said.clear()
 
     def _begin(self, phase: Phase) -> None:
         self.phase = phase
         self._work = None
+        self._said.clear()
         if phase is Phase.SERVING:
             self._forget()
         elif phase is Phase.SHUTDOWN:
@@ -134,10 +145,11 @@ class Reading:
 
     def _forget(self) -> None:
         """Drop the failures so far."""
+        self._said.clear()
         self.root = self.follower = self.error = self._work = None
         self.details.clear()
 
-    def _match(self, text: str, hits: list[str], line: str, *, quiet: bool) -> Match | None:
+    def _match(self, text: str, hits: Sequence[str], line: str, *, quiet: bool) -> Match | None:
         """Return the first row that matches the line and means something in this phase."""
         rows = _ROWS_OF[hits[0]] if len(hits) == 1 else sorted({row for key in hits for row in _ROWS_OF[key]})
         for index in rows:
@@ -160,7 +172,7 @@ class Reading:
             for name, value in match.numbers.items():
                 self.details.setdefault(name, value)
 
-    def _learn(self, text: str, hits: list[str]) -> None:
+    def _learn(self, text: str, hits: Sequence[str]) -> None:
         """Add the numbers and words of a line that is no failure."""
         for key in hits:
             for fact in _FACTS_OF[key]:

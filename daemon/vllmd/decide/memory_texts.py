@@ -113,21 +113,21 @@ ALLOCATING: tuple[Row, ...] = (
         FailureClass.RUNTIME_OOM,
     ),
     row(
-        "_OUT_OF_DEVICE_MEMORY",
+        "rror",
         r"UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY",
         "out of GPU memory while {doing}",
         FailureClass.WARMUP_OOM,
         FailureClass.RUNTIME_OOM,
     ),
     row(
-        "_ALLOC_FAILED",
+        "rror",
         r"CU(?:BLAS|DNN|SPARSE)_STATUS_ALLOC_FAILED",
         "out of GPU memory while {doing}: a library found no room for its workspace",
         FailureClass.WARMUP_OOM,
         FailureClass.RUNTIME_OOM,
     ),
     row(
-        "RESOURCE_EXHAUSTED",
+        "rror",
         r"RESOURCE_EXHAUSTED: .*(?:out of memory|Attempting to (?:allocate|reserve)|hbm)",
         "out of device memory while {doing}",
         FailureClass.WARMUP_OOM,
@@ -143,7 +143,7 @@ ALLOCATING: tuple[Row, ...] = (
         cause="no-number",
     ),
     row(
-        "NVML_SUCCESS",
+        "rror",
         r"NVML_SUCCESS == r INTERNAL ASSERT FAILED at .*CUDACachingAllocator",
         "the device had no memory left while {doing} (the allocator's NVML assertion, as on Tegra)",
         FailureClass.UTILIZATION_TOO_HIGH,
@@ -173,7 +173,7 @@ ALLOCATING: tuple[Row, ...] = (
         cause="compiling",
     ),
     both(
-        "exit status 137",
+        "rror",
         r"ninja.*exit status 137",
         "the kernel ended a compiler for want of host memory: too many compile at once",
         FailureClass.HOST_OOM,
