@@ -95,3 +95,17 @@ def test_a_hundred_thousand_lines_take_less_than_a_second() -> None:
     started = time.process_time()
     _diagnose(lines, 0)
     assert time.process_time() - started < 1.0
+
+
+def test_a_crash_that_repeats_a_hundred_thousand_lines_takes_less_than_a_second() -> None:
+    """Tracebacks, errors that every row is tried on, and dumps are read as fast as requests."""
+    log = read_log("h200-vllm-0.26.0/runtime-oom.log")
+    trace = [line for line in log if 'File "' in line or "Error" in line or "Traceback" in line]
+    for lines in (
+        log[:150] + trace * (100_000 // len(trace)),
+        [trace[-1]] * 100_000,
+        ["ValueError: odd max_x"] * 100_000,
+    ):
+        started = time.process_time()
+        _diagnose(lines, 1)
+        assert time.process_time() - started < 1.0
