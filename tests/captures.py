@@ -11,12 +11,15 @@ from vllmd.decide.diagnose import diagnose
 from vllmd.model.decision import Proposal, Situation
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import Flags, FlagValue, parse_number
+from vllmd.model.host_facts import HostFacts
+from vllmd.model.launch_end import LaunchEnd, ProcessState
 from vllmd.model.masking import Masker
 from vllmd.model.server import Phase
 from vllmd.model.settings import DEFAULT_GUARDS
 
 LOGS = Path(__file__).parent / "data" / "logs"
 GIB = 2**30
+NO_FLAGS = Flags()
 H200_BYTES = 150_754_820_096  # as NVML reports it; vLLM prints 139.8 GiB
 GUARDS: Mapping[str, tuple[float | None, float | None]] = {n: (b.low, b.high) for n, b in DEFAULT_GUARDS.items()}
 
@@ -30,7 +33,7 @@ class Case:
     phase: str
     exit_code: int | None
     state: str  # exited, running, starting
-    stop_requested: bool
+    stop_requested: bool | None
     classes: frozenset[str]
     accept: tuple[Mapping[str, Any], ...]
     forbid: tuple[Mapping[str, Any], ...]
@@ -61,7 +64,7 @@ def cases() -> list[Case]:
             phase=case["phase"],
             exit_code=case["exit_code"],
             state=case["process_state"],
-            stop_requested=bool(case.get("context", {}).get("stop_requested")),
+            stop_requested=case.get("context", {}).get("stop_requested"),
             classes=frozenset({case["expected"]["class"], *case["expected"]["also_class"]}),
             accept=tuple(case["expected"]["accept"]),
             forbid=tuple(case["expected"]["forbid"]),
@@ -71,12 +74,25 @@ def cases() -> list[Case]:
 
 
 def diagnose_lines(
-    lines: list[str], *, exit_code: int | None = 1, phase: Phase = Phase.CONFIG, stop_requested: bool = False
+    lines: list[str],
+    *,
+    exit_code: int | None = 1,
+    phase: Phase = Phase.CONFIG,
+    stop_requested: bool | None = None,
+    state: ProcessState = ProcessState.EXITED,
+    flags: Flags = NO_FLAGS,
+    host: HostFacts | None = None,
 ) -> Failure:
     """Return the diagnosis of these lines."""
-    return diagnose(
-        lines, generation=3, exit_code=exit_code, phase=phase, masker=Masker(), stop_requested=stop_requested
+    end = LaunchEnd(
+        generation=3,
+        exit_code=exit_code,
+        phase=phase,
+        state=state,
+        flags=flags,
+        host=host or HostFacts(stop_requested=stop_requested),
     )
+    return diagnose(lines, end, Masker())
 
 
 def flags_of(argv: tuple[str, ...]) -> Flags:

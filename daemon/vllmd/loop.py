@@ -19,7 +19,7 @@ from vllmd.decide.latency import decide_latency
 from vllmd.decide.plan import plan_of
 from vllmd.decide.propose import Policy
 from vllmd.decide.recover import GOOD_RUN_S, CrashRecord, decide_recovery
-from vllmd.decide.situation import situation_of
+from vllmd.decide.situation import end_of, situation_of
 from vllmd.decide.verify import Trial, verify
 from vllmd.model.decision import (
     Action,
@@ -48,6 +48,12 @@ from vllmd.report.wording import change_text
 from vllmd.supervisor import Next, Supervisor
 
 _DAY_S = 86400.0
+_POOL_TOO_SMALL = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
+# What a launch that was not begun failed with, by LaunchRefused's kind.
+_REFUSALS = {
+    "port-taken": (FailureClass.PORT_IN_USE, ""),
+    "stop-failed": (FailureClass.GPU_MEMORY_TAKEN, "own-leftover"),
+}
 
 
 @dataclass(slots=True)
@@ -229,19 +235,14 @@ class Loop:
         generation, phase = event.generation, self.supervisor.phase
         match event:
             case LaunchRefused():
-                kind = {"port-taken": FailureClass.PORT_TAKEN, "stop-failed": FailureClass.MEMORY_HELD_BY_PREDECESSOR}
-                return Failure(kind.get(event.kind, FailureClass.SPAWN_FAILED), phase, generation, event.reason)
+                kind, cause = _REFUSALS.get(event.kind, (FailureClass.INFRA_FAULT, event.kind))
+                return Failure(kind, phase, generation, event.reason, cause=cause)
             case StartStalled():
                 text = f"the start showed no progress for {event.silent_s:.0f} s and was ended ({phase})"
-                return Failure(FailureClass.START_STALLED, phase, generation, text)
+                return Failure(FailureClass.HANG, phase, generation, text)
             case Exited():
-                return diagnose(
-                    self.supervisor.whole_log(),
-                    generation=generation,
-                    exit_code=event.exit_code,
-                    phase=phase,
-                    masker=self._instance.masker,
-                )
+                end = end_of(event, phase, self.supervisor.flags, self._instance)
+                return diagnose(self.supervisor.whole_log(), end, self._instance.masker)
 
     def _on_failure(self, failure: Failure) -> None:
         now_s, flags = self._clock.now_s(), self.supervisor.flags
@@ -252,7 +253,7 @@ class Loop:
         self._past.in_a_row += 1
         if failure.kind in OF_FLAGS:
             self._past.barred.add(flags)
-        if failure.kind is FailureClass.KV_POOL_TOO_SMALL:
+        if failure.kind in _POOL_TOO_SMALL and "available_bytes" in failure.numbers:
             self._past.too_low = flags.number(UTILIZATION) or failure.numbers.get("utilization")
         outcome = self.supervisor.failed()
         if outcome is not None:

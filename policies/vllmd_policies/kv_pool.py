@@ -4,15 +4,19 @@ Utilization comes first, since the context length is promised to users. vLLM pri
 failures (tests/data/logs, the CPU logs); the numbers decide.
 """
 
+import math
+
 from vllmd.decide.numbers import GIB, show_bytes
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
-from vllmd.model.flags import KV_CACHE_BYTES, MAX_MODEL_LEN, UTILIZATION
+from vllmd.model.flags import BATCHED_TOKENS, KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS, UTILIZATION, FlagValue
 from vllmd_policies.memory_arithmetic import (
     BLIND_STEP,
+    CPU_SPACE,
     highest_utilization,
     lowest,
     may_move,
+    on_cpu,
     pool_is_fixed,
     proposal,
     round_up,
@@ -28,14 +32,64 @@ _BLOCK_TOKENS = 16  # vLLM's block: the pool holds whole ones
 # fitting size serve a context of some thousand tokens; if it does not do, the next failure prints the need.
 _FIRST_POOL = 0.05
 _FIRST_POOL_BYTES = GIB
+_KINDS = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
+_FEWEST_TOKENS = 1024
+_ABSURD_GRAPHS = 0.25  # of the device; captures take 0.3 to 3 GiB
+_ESTIMATE = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
+_SPACE_GIB = 4  # what the CPU backend took by itself up to 0.11
 
 
 def kv_pool_too_small(situation: Situation) -> Proposal | None:
     """Wish for a larger pool, else for a shorter context, else for the operator."""
     failure = situation.failure
-    if failure is None or failure.kind is not FailureClass.KV_POOL_TOO_SMALL:
+    if failure is None or failure.kind not in _KINDS:
         return None
-    return _larger(situation, failure) or _shorter(situation, failure) or _stop(situation, failure)
+    return (
+        _fewer_graphs_counted(situation, failure)
+        or _larger(situation, failure)
+        or _shorter(situation, failure)
+        or _smaller_steps(situation, failure)
+        or _larger_space(situation, failure)
+        or _stop(situation, failure)
+    )
+
+
+def _fewer_graphs_counted(situation: Situation, failure: Failure) -> Proposal | None:
+    """Switch off an estimate of the graphs' memory that cannot be true (vLLM 0.18 to 0.33 know such)."""
+    graphs, total = failure.numbers.get("graphs_bytes"), total_bytes(situation, failure)
+    if situation.supervised or not graphs or not total or graphs < _ABSURD_GRAPHS * total:
+        return None
+    reason = f"{failure.summary}; vLLM sets {show_bytes(graphs)} aside for CUDA graphs, which is no true estimate"
+    return proposal("kv_pool_too_small", failure, Wish.SET_ENV, reason, env={_ESTIMATE: "0"})
+
+
+def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
+    """Lower the batched tokens where utilization cannot rise: the activation peak gives its room to the pool."""
+    present = situation.flags.number(BATCHED_TOKENS) or failure.numbers.get("batched_tokens")
+    if situation.supervised or pool_is_fixed(situation, failure) or not present or present < 2 * _FEWEST_TOKENS:
+        return None
+    changes: dict[str, FlagValue | None] = {BATCHED_TOKENS: str(_FEWEST_TOKENS)}
+    if (situation.flags.number(MAX_NUM_SEQS) or 0) > _FEWEST_TOKENS:
+        changes[MAX_NUM_SEQS] = str(_FEWEST_TOKENS)
+    reason = f"{failure.summary}; {BATCHED_TOKENS} {present:.0f} -> {_FEWEST_TOKENS}: the largest step takes less"
+    return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, changes)
+
+
+def _larger_space(situation: Situation, failure: Failure) -> Proposal | None:
+    """Set the CPU backend's variable to what one request needs, or to its default, within what is free."""
+    if situation.supervised or not on_cpu_pool(situation, failure):
+        return None
+    free = failure.numbers.get("free_bytes") or failure.numbers.get("total_bytes") or _SPACE_GIB * 4 * GIB
+    needed = _needed_bytes(failure)
+    wanted = max(1, math.ceil(needed / GIB)) if needed else _SPACE_GIB
+    space = max(1, min(wanted, int(free / GIB / 2)))
+    reason = f"{failure.summary}; {CPU_SPACE}={space}"
+    return proposal("kv_pool_too_small", failure, Wish.SET_ENV, reason, env={CPU_SPACE: str(space)})
+
+
+def on_cpu_pool(situation: Situation, failure: Failure) -> bool:
+    """Whether the CPU backend's variable, and no flag, fixes the pool."""
+    return on_cpu(situation, failure) and KV_CACHE_BYTES not in situation.flags and pool_is_fixed(situation, failure)
 
 
 def _larger(situation: Situation, failure: Failure) -> Proposal | None:
@@ -64,6 +118,8 @@ def _rise(situation: Situation, failure: Failure) -> tuple[float, float]:
     if needed is not None and available is not None:
         missing = max(0.0, needed - available) / total
         return missing, missing + _MARGIN
+    if (part := _part_missing(situation, failure)) is not None and available is None:
+        return 0.0, part + _MARGIN
     missing = max(0.0, -(available or 0.0)) / total
     return missing, missing + max(_FIRST_POOL_BYTES / total, _FIRST_POOL)
 
@@ -75,6 +131,14 @@ def _needed_bytes(failure: Failure) -> float | None:
         return numbers["needed_bytes"]
     available, asked, fitting = (numbers.get(n) for n in ("available_bytes", "asked_tokens", "fitting_tokens"))
     return available * asked / fitting if available and asked and fitting else None
+
+
+def _part_missing(situation: Situation, failure: Failure) -> float | None:
+    """Return how much utilization is missing at most, by tokens alone: the pool is no larger than the whole budget."""
+    asked, fitting = failure.numbers.get("asked_tokens"), failure.numbers.get("fitting_tokens")
+    if not asked or not fitting or asked > 2 * fitting:
+        return None
+    return (asked / fitting - 1) * utilization(situation, failure)
 
 
 def _shorter(situation: Situation, failure: Failure) -> Proposal | None:
@@ -106,7 +170,7 @@ def _way_to_more(situation: Situation, failure: Failure) -> str:
     if KV_CACHE_BYTES in situation.flags:
         return f"--{KV_CACHE_BYTES} fixes the pool: raise it{wanted}"
     if pool_is_fixed(situation, failure):
-        return f"VLLM_CPU_KVCACHE_SPACE fixes the pool: unset it, or raise it{wanted}"
+        return f"{CPU_SPACE} fixes the pool: unset it, or raise it{wanted}"
     target = utilization(situation, failure) + _rise(situation, failure)[0]
     if not may_move(situation, UTILIZATION):
         return f"raise {UTILIZATION} above {show(target)}, or allow it in [guard]"

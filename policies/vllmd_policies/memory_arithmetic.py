@@ -8,9 +8,18 @@ import math
 from collections.abc import Mapping
 
 from vllmd.decide.numbers import MIB
+from vllmd.decide.vllm_defaults import at_least
 from vllmd.model.decision import Domain, Proposal, Situation, Wish
 from vllmd.model.failure import Failure
-from vllmd.model.flags import ENFORCE_EAGER, KV_CACHE_BYTES, UTILIZATION, FlagValue
+from vllmd.model.flags import (
+    BATCHED_TOKENS,
+    CHUNKED_PREFILL,
+    ENFORCE_EAGER,
+    KV_CACHE_BYTES,
+    MAX_NUM_SEQS,
+    UTILIZATION,
+    FlagValue,
+)
 
 MARGIN_BYTES = 256 * MIB  # beyond what failed: the driver's context and torch's rounding of its segments
 # What the CUDA context of a new process takes before vLLM looks at what is free: 0.51 GiB on an H200.
@@ -18,8 +27,14 @@ CONTEXT_BYTES = 640 * MIB
 BLIND_STEP = 0.02  # of utilization, where no number was printed to compute with
 # Where the operator sets no upper bound: above it the driver's context and torch's workspace find no room.
 OPEN_CEILING = 0.97
+FEWEST_TOKENS = 256  # a smaller step would not even hold a batch of decodes
+CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; the CPU backend's pool
 # vLLM's default since 0.20 (config/cache.py); a diagnosis of an older one brings its 0.9 with it.
 DEFAULT_UTILIZATION = 0.92
+
+_LEAST_STEP = 0.01
+# The first sample of vLLM whose CPU worker reads the utilization (0.11 does not, 0.32 does).
+_CPU_READS_UTILIZATION = (0, 20)
 
 _FUZZ = 1e-9  # 0.29 * 100 is 28.999999999999996
 
@@ -46,8 +61,8 @@ def total_bytes(situation: Situation, failure: Failure) -> float | None:
 
 
 def may_move(situation: Situation, name: str) -> bool:
-    """Whether the operator's guard has an entry for the flag."""
-    return name in situation.bounds
+    """Whether the flag may be changed: of a server that vllmd keeps, where the operator's guard has an entry for it."""
+    return not situation.supervised or name in situation.bounds
 
 
 def lowest(situation: Situation, name: str) -> float:
@@ -76,8 +91,15 @@ def highest_utilization(situation: Situation, failure: Failure) -> float:
 
 
 def pool_is_fixed(situation: Situation, failure: Failure) -> bool:
-    """Whether the pool has a size of its own (a flag, or VLLM_CPU_KVCACHE_SPACE), so that utilization is no remedy."""
-    return KV_CACHE_BYTES in situation.flags or "pool_bytes" in failure.numbers
+    """Whether the pool has a size of its own, by a flag or the CPU's variable, so that utilization is no remedy."""
+    if KV_CACHE_BYTES in situation.flags or "pool_bytes" in failure.numbers:
+        return True
+    return on_cpu(situation, failure) and not at_least(situation.version, _CPU_READS_UTILIZATION)
+
+
+def on_cpu(situation: Situation, failure: Failure) -> bool:
+    """Whether this is vLLM's CPU backend."""
+    return failure.words.get("device") == "cpu" or "CPU backend" in (situation.host.hardware or "")
 
 
 def lacking_bytes(failure: Failure) -> float | None:
@@ -86,23 +108,54 @@ def lacking_bytes(failure: Failure) -> float | None:
     return None if tried is None or free is None else max(0.0, tried - free)
 
 
-def lowered_utilization(situation: Situation, failure: Failure, freed_bytes: float | None) -> float | None:
-    """Return the utilization that frees this much, at least 0.01 less and not below its bound; None if it may not move.
+def lowered_utilization(
+    situation: Situation, failure: Failure, freed_bytes: float | None, blind_step: float = BLIND_STEP
+) -> float | None:
+    """Return the utilization that frees this much, at least 0.01 less and not below its bound.
 
-    `freed_bytes` is None where no number was printed.
+    `freed_bytes` is None where no number was printed; then it falls by `blind_step`. None if it may not move, or if the
+    pool would then not hold one request of full length.
     """
     if not may_move(situation, UTILIZATION) or pool_is_fixed(situation, failure):
         return None
     present, total = utilization(situation, failure), total_bytes(situation, failure)
-    drop = BLIND_STEP if freed_bytes is None or total is None else max(0.01, freed_bytes / total)
+    spare = _spare_part(situation, failure)
+    if freed_bytes is None or total is None:
+        drop = min(blind_step * (situation.repeats + 1), max(spare, _LEAST_STEP))
+    else:
+        drop = max(_LEAST_STEP, freed_bytes / total)
+    if drop > spare:
+        return None
     target = min(round_down(present - drop, 0.01), upper_bound(situation))
     target = max(target, lowest(situation, UTILIZATION))
     return target if target < present else None
 
 
+def _spare_part(situation: Situation, failure: Failure) -> float:
+    """Return how much of the device the pool can give up and still hold one request; all where nobody said."""
+    pool, total = failure.numbers.get("available_bytes"), total_bytes(situation, failure)
+    concurrency = failure.numbers.get("concurrency")
+    if pool is None or not total or not concurrency or concurrency <= 0:
+        return 1.0
+    return max(0.0, pool * (1 - 1 / concurrency)) / total
+
+
 def without_graphs(situation: Situation) -> bool:
     """Whether CUDA graphs can still be given up: allowed, and not done yet. The last resort: ITL suffers."""
     return may_move(situation, ENFORCE_EAGER) and situation.flags.get(ENFORCE_EAGER) is not True
+
+
+def smaller_steps(situation: Situation, failure: Failure) -> int | None:
+    """Return half the batched tokens; None if they may not or cannot be lowered."""
+    present = (
+        situation.flags.number(BATCHED_TOKENS) or failure.numbers.get("batched_tokens") or situation.batched_tokens
+    )
+    whole_prompts = not situation.flags.get(CHUNKED_PREFILL, situation.chunked_prefill_default)
+    if present is None or whole_prompts or not may_move(situation, BATCHED_TOKENS):
+        return None
+    sequences = situation.flags.number(MAX_NUM_SEQS) or situation.max_num_seqs or 0
+    target = int(present) // 2
+    return None if target < max(FEWEST_TOKENS, sequences, lowest(situation, BATCHED_TOKENS)) else target
 
 
 def round_up(value: float, step: float) -> float:
@@ -127,6 +180,8 @@ def proposal(
     reason: str,
     changes: Mapping[str, FlagValue | None] | None = None,
     numbers: Mapping[str, float] | None = None,
+    env: Mapping[str, str | None] | None = None,
 ) -> Proposal:
     """Return a memory proposal that this failure triggered, with the numbers it rests on."""
-    return Proposal(policy, Domain.MEMORY, wish, reason, changes or {}, numbers or failure.numbers, failure.kind)
+    rests_on = numbers or failure.numbers
+    return Proposal(policy, Domain.MEMORY, wish, reason, changes or {}, rests_on, failure.kind, env or {})

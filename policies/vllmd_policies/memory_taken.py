@@ -1,24 +1,39 @@
 """Utilization asks for more memory than is free: down to what fits, or time for whoever holds the rest."""
 
-from vllmd.decide.numbers import show_bytes
+import re
+
+from vllmd.decide.numbers import GIB, show_bytes
+from vllmd.decide.vllm_defaults import counts_whole_device
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import KV_CACHE_BYTES, UTILIZATION
 from vllmd_policies.memory_arithmetic import (
+    BLIND_STEP,
+    CPU_SPACE,
     MARGIN_BYTES,
+    lacking_bytes,
+    lowered_utilization,
     lowest,
     may_move,
     proposal,
     round_down,
+    round_up,
     show,
+    total_bytes,
     upper_bound,
     utilization,
 )
+
+_SPACE_PART = 0.9  # of what is free on the host, for the CPU backend's pool
 
 # What fits is no remedy when it is less than this part of what was asked for: then somebody else has the device, and
 # there is no room for the model.
 _LEAST_PART = 0.5
 _HOST_PART = 0.05  # vLLM for CPUs takes the host's memory, in which the operating system lives too
+_HIGHEST = 0.98
+_UNIFIED_STEP = 0.15  # where the host's own programs use the same memory, and nobody printed how much
+OWN_LEFTOVER = "own-leftover"  # processes of our former launch hold it
+_LEAVING = re.compile(r"previous|predecessor|former|orphan|zombie|leftover|exiting|terminating|shutting", re.IGNORECASE)
 _PATIENCE = 2  # identical failures before waiting is given up: a process that ends gives memory back within seconds
 
 
@@ -27,13 +42,58 @@ def memory_taken(situation: Situation) -> Proposal | None:
     failure = situation.failure
     if failure is None:
         return None
-    if failure.kind is FailureClass.MEMORY_HELD_BY_PREDECESSOR:
+    if failure.cause == OWN_LEFTOVER:
         return proposal("memory_taken", failure, Wish.WAIT_THEN_RETRY, failure.summary)
+    if failure.kind is FailureClass.GPU_MEMORY_TAKEN:
+        return _of_taken(situation, failure)
     if failure.kind is not FailureClass.UTILIZATION_TOO_HIGH:
         return None
     if "pool_bytes" in failure.numbers:  # a pool of fixed size: utilization does not change it
-        return _smaller_pool(situation, failure) or _stop_fixed(situation, failure)
+        return (
+            _smaller_pool(situation, failure) or _smaller_space(situation, failure) or _stop_fixed(situation, failure)
+        )
+    if "requested_bytes" not in failure.numbers:
+        return _less(situation, failure) or _wait_or_stop(situation, failure)
     return _lower(situation, failure) or _wait_or_stop(situation, failure)
+
+
+def _of_taken(situation: Situation, failure: Failure) -> Proposal:
+    """Add a neighbour that vLLM counts as its own, wait for one that leaves, else ask for less."""
+    if "requested_bytes" not in failure.numbers:
+        return _beside(situation, failure) or _wait_or_stop(situation, failure)
+    if _LEAVING.search(situation.host.other_process or "") and situation.repeats < _PATIENCE:
+        return _wait_or_stop(situation, failure)
+    return _lower(situation, failure) or _wait_or_stop(situation, failure)
+
+
+def _beside(situation: Situation, failure: Failure) -> Proposal | None:
+    """Add a neighbour's share where this vLLM charges it to its own utilization; stop where both do not fit."""
+    others, total = failure.numbers.get("others_bytes"), total_bytes(situation, failure)
+    if not others or not total or not counts_whole_device(situation.version):
+        return None
+    present = utilization(situation, failure)
+    target = round_up(present + others / total, 0.01)
+    counted = f"this vLLM counts the {show_bytes(others)} of others as its own"
+    if target > min(_HIGHEST, upper_bound(situation)):
+        text = f"{counted}, so it would need {UTILIZATION} {show(target)}: shrink or stop the other, or upgrade vLLM"
+        return proposal("memory_taken", failure, Wish.STOP, f"{failure.summary}; {text}")
+    if not may_move(situation, UTILIZATION):
+        return proposal("memory_taken", failure, Wish.STOP, f"{failure.summary}; {counted}: raise {UTILIZATION}")
+    reason = f"{failure.summary}; {counted}; {UTILIZATION} {show(present)} -> {show(target)}"
+    return proposal("memory_taken", failure, Wish.CHANGE_FLAGS, reason, {UTILIZATION: show(target)})
+
+
+def _less(situation: Situation, failure: Failure) -> Proposal | None:
+    """Lower utilization where the pool itself could not be made, by what was lacking or by a step."""
+    lacking = lacking_bytes(failure)
+    step = _UNIFIED_STEP if situation.host.shares_memory or failure.cause == "no-number" else BLIND_STEP
+    freed = None if lacking is None else lacking + MARGIN_BYTES
+    target = lowered_utilization(situation, failure, freed, step)
+    if target is None:
+        return None
+    present = utilization(situation, failure)
+    reason = f"{failure.summary}; {UTILIZATION} {show(present)} -> {show(target)}, since the pool found no room"
+    return proposal("memory_taken", failure, Wish.CHANGE_FLAGS, reason, {UTILIZATION: show(target)})
 
 
 def fitting_utilization(situation: Situation, failure: Failure) -> float | None:
@@ -57,7 +117,8 @@ def _lower(situation: Situation, failure: Failure) -> Proposal | None:
     """Lower utilization to what is free; None if it may not go there, or if that is no room for a model."""
     target, present = fitting_utilization(situation, failure), utilization(situation, failure)
     least = max(lowest(situation, UTILIZATION), present * _LEAST_PART)
-    if target is None or target < least or not may_move(situation, UTILIZATION):
+    weights, total = failure.numbers.get("weights_bytes", 0.0), failure.numbers.get("total_bytes", 0.0)
+    if target is None or target < least or target * total <= weights or not may_move(situation, UTILIZATION):
         return None
     fits = f"which fits and leaves {show_bytes(_margin_bytes(failure))}"
     reason = f"{failure.summary}; {UTILIZATION} {show(present)} -> {show(target)}, {fits}"
@@ -88,8 +149,17 @@ def _smaller_pool(situation: Situation, failure: Failure) -> Proposal | None:
     return proposal("memory_taken", failure, Wish.CHANGE_FLAGS, reason, {KV_CACHE_BYTES: str(target)}, numbers)
 
 
+def _smaller_space(situation: Situation, failure: Failure) -> Proposal | None:
+    """Shrink the pool that the CPU backend's variable fixed to whole GiB of what is free."""
+    room = int(failure.numbers.get("free_bytes", 0.0) * _SPACE_PART / GIB)
+    if situation.supervised or KV_CACHE_BYTES in situation.flags or room < 1:
+        return None
+    reason = f"{failure.summary}; {CPU_SPACE}={room} fits"
+    return proposal("memory_taken", failure, Wish.SET_ENV, reason, env={CPU_SPACE: str(room)})
+
+
 def _stop_fixed(situation: Situation, failure: Failure) -> Proposal:
     """Say which size the operator must lower, and to what."""
-    name = f"--{KV_CACHE_BYTES}" if KV_CACHE_BYTES in situation.flags else "VLLM_CPU_KVCACHE_SPACE"
+    name = f"--{KV_CACHE_BYTES}" if KV_CACHE_BYTES in situation.flags else CPU_SPACE
     room = show_bytes(max(0.0, failure.numbers.get("free_bytes", 0.0) - MARGIN_BYTES))
     return proposal("memory_taken", failure, Wish.STOP, f"{failure.summary}; lower {name} to {room} or less")

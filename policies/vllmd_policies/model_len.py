@@ -1,7 +1,6 @@
 """The context length is beyond what the model was made for: down to the model's own, where the operator allows it."""
 
 from vllmd.model.decision import Proposal, Situation, Wish
-from vllmd.model.failure import FailureClass
 from vllmd.model.flags import MAX_MODEL_LEN
 from vllmd_policies.memory_arithmetic import lowest, may_move, proposal
 
@@ -9,7 +8,7 @@ from vllmd_policies.memory_arithmetic import lowest, may_move, proposal
 def model_len_too_long(situation: Situation) -> Proposal | None:
     """Wish for the length that the model allows; where the length is not to be touched, for the operator."""
     failure = situation.failure
-    if failure is None or failure.kind is not FailureClass.MODEL_LEN_TOO_LONG:
+    if failure is None or failure.cause != "beyond-the-model":
         return None
     fitting = failure.numbers.get("fitting_tokens", 0.0)
     if fitting <= 0 or not may_move(situation, MAX_MODEL_LEN) or fitting < lowest(situation, MAX_MODEL_LEN):

@@ -6,17 +6,29 @@ from vllmd_policies.memory_arithmetic import proposal
 
 _KINDS = frozenset(
     {
-        FailureClass.UNKNOWN_FLAG,
         FailureClass.INVALID_FLAG,
-        FailureClass.MODEL_NOT_FOUND,
-        FailureClass.PORT_TAKEN,
+        FailureClass.INVALID_COMBINATION,
+        FailureClass.MODEL_ACCESS,
+        FailureClass.UNSUPPORTED_MODEL,
+        FailureClass.PORT_IN_USE,
+        FailureClass.NO_DEVICE,
     }
 )
+_OF_THE_HOST = frozenset({"host"})  # causes that heal by the operator's hand alone
+_HUB_SILENT = "hub-silent"
+_PATIENCE = 2  # like failures before a hub that does not answer is the operator's
 
 
 def no_flag_helps(situation: Situation) -> Proposal | None:
-    """Wish to stop; the failure's own sentence says what to do."""
+    """Wish to stop; the failure's own sentence says what to do. What may heal by itself gets some time first."""
     failure = situation.failure
-    if failure is None or failure.kind not in _KINDS:
+    if failure is None or (failure.kind not in _KINDS and failure.cause not in _OF_THE_HOST):
         return None
+    if failure.cause == _HUB_SILENT and (situation.supervised or situation.repeats < _PATIENCE):
+        return proposal("no_flag_helps", failure, Wish.WAIT_THEN_RETRY, f"{failure.summary}; it is asked again")
+    if failure.kind is FailureClass.PORT_IN_USE and situation.host.port_holder_is_ours:
+        pid = situation.host.port_holder_pid
+        who = f"our own process {pid}" if pid else "a process of our own"
+        reason = f"{failure.summary.partition(';')[0]} by {who}: it is ended, then the same flags again"
+        return proposal("no_flag_helps", failure, Wish.WAIT_THEN_RETRY, reason)
     return proposal("no_flag_helps", failure, Wish.STOP, failure.summary)

@@ -4,7 +4,7 @@ from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd_policies.memory_arithmetic import proposal
 
-_REFUSED = (FailureClass.UNKNOWN_FLAG, FailureClass.INVALID_FLAG)
+_REFUSED = (FailureClass.INVALID_FLAG, FailureClass.INVALID_COMBINATION)
 
 
 def own_flag_refused(situation: Situation) -> Proposal | None:

@@ -1,15 +1,17 @@
-"""Out of GPU memory while serving: the pool gives up what was missing, else the CUDA graphs go, else another try."""
+"""Out of GPU memory while serving: a smaller pool, else smaller steps, else no CUDA graphs, else another try."""
 
 from vllmd.decide.numbers import MIB, show_bytes
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
-from vllmd.model.flags import ENFORCE_EAGER, UTILIZATION
+from vllmd.model.flags import BATCHED_TOKENS, ENFORCE_EAGER, UTILIZATION
 from vllmd_policies.memory_arithmetic import (
     MARGIN_BYTES,
     lacking_bytes,
     lowered_utilization,
     proposal,
     show,
+    smaller_steps,
+    total_bytes,
     utilization,
     without_graphs,
 )
@@ -18,6 +20,7 @@ from vllmd_policies.memory_arithmetic import (
 # after an OOM, which is a factor of 1.2 and not less than a fixed amount.
 _GROWTH = 1.2
 _LEAST_REPEATED_BYTES = 512 * MIB
+_LARGE_PART = 0.15  # of the device
 
 
 def runtime_oom(situation: Situation) -> Proposal | None:
@@ -27,12 +30,18 @@ def runtime_oom(situation: Situation) -> Proposal | None:
         return None
     freed = reserve_bytes(failure, situation.repeats)
     target = lowered_utilization(situation, failure, freed)
+    total = total_bytes(situation, failure)
+    if freed is not None and total and freed > _LARGE_PART * total and smaller_steps(situation, failure):
+        target = None  # one step that large is what has to shrink, not the pool for its sake
     if target is not None:
         present = utilization(situation, failure)
         why = "" if freed is None else f" to keep {show_bytes(freed)} more free"
         reason = f"{failure.summary}; {UTILIZATION} {show(present)} -> {show(target)}{why}"
         numbers = {**failure.numbers, "utilization_from": present, "utilization_to": target}
         return proposal("runtime_oom", failure, Wish.CHANGE_FLAGS, reason, {UTILIZATION: show(target)}, numbers)
+    if smaller := smaller_steps(situation, failure):
+        reason = f"{failure.summary}; {BATCHED_TOKENS} -> {smaller}: the largest step needs less"
+        return proposal("runtime_oom", failure, Wish.CHANGE_FLAGS, reason, {BATCHED_TOKENS: str(smaller)})
     if without_graphs(situation):
         reason = f"{failure.summary}; {UTILIZATION} may not go down, so the CUDA graphs go ({ENFORCE_EAGER})"
         return proposal("runtime_oom", failure, Wish.CHANGE_FLAGS, reason, {ENFORCE_EAGER: True})

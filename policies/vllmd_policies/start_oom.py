@@ -1,16 +1,28 @@
 """Out of GPU memory during a start. What was being done decides, since utilization limits only the KV pool.
 
 In order:
-1. Warming up the sampler or pooler: fewer sequences, else less utilization.
-2. Loading the weights: no flag of ours makes them smaller.
-3. Measuring memory, before there is a pool: fewer batched tokens make a smaller step; utilization has no effect yet.
-4. Capturing graphs and after: less utilization, else no graphs.
+1. Loading the weights: no flag of ours makes them smaller.
+2. Warming up the sampler or pooler: fewer sequences, else less utilization.
+3. Measuring memory, before there is a pool: fewer images and videos, a smaller step, a shorter context; utilization has
+   no effect yet.
+4. Capturing graphs and after: less utilization, else smaller graphs, else none.
 """
 
+import json
+
 from vllmd.decide.numbers import show_bytes
+from vllmd.decide.vllm_defaults import at_least
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
-from vllmd.model.flags import BATCHED_TOKENS, CHUNKED_PREFILL, ENFORCE_EAGER, MAX_NUM_SEQS, UTILIZATION, FlagValue
+from vllmd.model.flags import (
+    BATCHED_TOKENS,
+    CAPTURE_SIZE,
+    ENFORCE_EAGER,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    UTILIZATION,
+    FlagValue,
+)
 from vllmd.model.server import Phase
 from vllmd_policies.memory_arithmetic import (
     lacking_bytes,
@@ -19,32 +31,45 @@ from vllmd_policies.memory_arithmetic import (
     may_move,
     proposal,
     show,
+    smaller_steps,
     total_bytes,
     utilization,
     without_graphs,
 )
 
+_KINDS = frozenset({FailureClass.WARMUP_OOM, FailureClass.GRAPH_CAPTURE_OOM, FailureClass.WEIGHTS_DO_NOT_FIT})
 _SPARE = 0.01  # of the device, beyond what the allocation lacked
 _USABLE = 0.8  # of the free memory, for the warm-up of fewer sequences
-_FEWEST_TOKENS = 256  # a smaller step would not even hold a batch of decodes
+_PER_REQUEST = "limit-mm-per-prompt"
+_LONGEST_MEASURED = 32768  # of a context whose length alone decides how much is measured
+_CAPTURED = 512  # vLLM's largest default capture size (config/vllm.py)
+_CAPTURE_SIZE_SINCE = (0, 12)
+_JSON_LIMITS_SINCE = (0, 9)  # before, the limits are written image=1,video=0
 
 
 def start_oom(situation: Situation) -> Proposal | None:
     """Wish for the flag that makes the failed allocation smaller, or its room larger."""
     failure = situation.failure
-    if failure is None or failure.kind is not FailureClass.START_OOM:
+    if failure is None or failure.kind not in _KINDS:
         return None
+    if failure.kind is FailureClass.WEIGHTS_DO_NOT_FIT:
+        advice = "use more GPUs (tensor-parallel-size) or a quantized model, or free memory that others hold"
+        return _stop(failure, f"the weights do not fit, whatever the utilization: {advice}")
     if "dummy_requests" in failure.numbers:
         remedy = _fewer_sequences(situation, failure) or _less_pool(situation, failure)
         return remedy or _stop(failure, f"lower {MAX_NUM_SEQS} or {UTILIZATION}")
-    if failure.phase in (Phase.CONFIG, Phase.LOADING):
-        advice = "use more GPUs (tensor-parallel-size) or a quantized model, or free memory that others hold"
-        return _stop(failure, f"the weights do not fit, whatever the utilization: {advice}")
-    if failure.phase is Phase.PROFILING:
-        advice = f"lower {BATCHED_TOKENS}, or what one request may hold of images and video (limit-mm-per-prompt)"
-        return _smaller_steps(situation, failure) or _stop(failure, f"utilization has no effect here: {advice}")
-    remedy = _less_pool(situation, failure) or _no_graphs(situation, failure)
+    if _before_the_pool(failure):
+        advice = f"lower {BATCHED_TOKENS}, or what one request may hold of images and video ({_PER_REQUEST})"
+        remedy = _fewer_media(situation, failure) or _smaller_steps(situation, failure) or _shorter(situation, failure)
+        return remedy or _stop(failure, f"utilization has no effect here: {advice}")
+    remedy = _less_pool(situation, failure) or _smaller_graphs(situation, failure) or _no_graphs(situation, failure)
     return remedy or _stop(failure, f"lower {UTILIZATION}, or set {ENFORCE_EAGER}")
+
+
+def _before_the_pool(failure: Failure) -> bool:
+    """Whether there was no pool yet."""
+    early = failure.phase in (Phase.CONFIG, Phase.LOADING, Phase.PROFILING)
+    return failure.kind is FailureClass.WARMUP_OOM and early and "available_bytes" not in failure.numbers
 
 
 def _fewer_sequences(situation: Situation, failure: Failure) -> Proposal | None:
@@ -64,7 +89,7 @@ def _less_pool(situation: Situation, failure: Failure) -> Proposal | None:
     """Take from the pool what the allocation lacked."""
     total, lacking = total_bytes(situation, failure), lacking_bytes(failure)
     freed = None if total is None or lacking is None else lacking + _SPARE * total
-    target = lowered_utilization(situation, failure, freed)
+    target = lowered_utilization(situation, failure, freed, _SPARE)
     if target is None:
         return None
     why = f" to free {show_bytes(freed)}" if freed is not None else ""
@@ -72,18 +97,52 @@ def _less_pool(situation: Situation, failure: Failure) -> Proposal | None:
     return _wish(failure, Wish.CHANGE_FLAGS, text, {UTILIZATION: show(target)})
 
 
+def _fewer_media(situation: Situation, failure: Failure) -> Proposal | None:
+    """Leave video out and allow one image, where the worst case that is measured holds more."""
+    if "video" not in failure.words.get("multimodal", "") or not may_move(situation, _PER_REQUEST):
+        return None
+    if _PER_REQUEST in situation.flags:
+        return None
+    limits = {"image": 1, "video": 0}
+    written = (
+        json.dumps(limits)
+        if at_least(situation.version, _JSON_LIMITS_SINCE)
+        else ",".join(f"{kind}={count}" for kind, count in limits.items())
+    )
+    text = f"one image and no video a request: what is measured is {failure.words['multimodal']} tokens"
+    return _wish(failure, Wish.CHANGE_FLAGS, text, {_PER_REQUEST: written})
+
+
 def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
     """Halve the batched tokens: the activation peak that is measured grows with them."""
-    present = situation.flags.number(BATCHED_TOKENS) or situation.batched_tokens
-    whole_prompts = not situation.flags.get(CHUNKED_PREFILL, situation.chunked_prefill_default)
-    if present is None or whole_prompts or not may_move(situation, BATCHED_TOKENS):
+    target = smaller_steps(situation, failure)
+    if target is None:
         return None
-    sequences = situation.flags.number(MAX_NUM_SEQS) or situation.max_num_seqs or 0
-    target = present // 2
-    if target < max(_FEWEST_TOKENS, sequences, lowest(situation, BATCHED_TOKENS)):
+    text = f"{BATCHED_TOKENS} -> {target}: the largest step needs less, and utilization has no effect"
+    return _wish(failure, Wish.CHANGE_FLAGS, text, {BATCHED_TOKENS: str(target)})
+
+
+def _shorter(situation: Situation, failure: Failure) -> Proposal | None:
+    """Halve the context where whole prompts are measured: without chunked prefill a step holds a full one."""
+    present = situation.flags.number(MAX_MODEL_LEN)
+    if situation.supervised or (present is None and situation.chunked_prefill_default):
         return None
-    text = f"{BATCHED_TOKENS} {present:.0f} -> {target:.0f}: the largest step needs less, and utilization has no effect"
-    return _wish(failure, Wish.CHANGE_FLAGS, text, {BATCHED_TOKENS: f"{target:.0f}"})
+    target = _LONGEST_MEASURED if present is None or present > 2 * _LONGEST_MEASURED else present // 2
+    text = f"{MAX_MODEL_LEN} -> {target:.0f}: a step holds a whole prompt, so the longest one is measured"
+    return _wish(failure, Wish.CHANGE_FLAGS, text, {MAX_MODEL_LEN: f"{target:.0f}"})
+
+
+def _smaller_graphs(situation: Situation, failure: Failure) -> Proposal | None:
+    """Halve the largest batch whose graph is captured, but not below what runs."""
+    if not at_least(situation.version, _CAPTURE_SIZE_SINCE) or not may_move(situation, CAPTURE_SIZE):
+        return None
+    sequences = situation.flags.number(MAX_NUM_SEQS) or _CAPTURED
+    present = situation.flags.number(CAPTURE_SIZE) or min(2 * sequences, _CAPTURED)
+    target = int(present) // 2
+    if target < 1 or situation.flags.get(ENFORCE_EAGER) is True:
+        return None
+    text = f"{CAPTURE_SIZE} {present:.0f} -> {target}: fewer and smaller graphs"
+    return _wish(failure, Wish.CHANGE_FLAGS, text, {CAPTURE_SIZE: str(target)})
 
 
 def _no_graphs(situation: Situation, failure: Failure) -> Proposal | None:

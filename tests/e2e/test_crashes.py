@@ -36,7 +36,7 @@ def test_a_killed_api_server_leaves_no_orphan(daemon: VllmdProcess) -> None:
     old = daemon.server_processes()
     psutil.Process(before["pid"]).kill()
     after = recovered(daemon, before, old)
-    assert after["last_failure"]["class"] == "killed"
+    assert after["last_failure"]["class"] == "infra-fault"
 
 
 def recovered(daemon: VllmdProcess, before: Instance, old: frozenset[psutil.Process]) -> Instance:

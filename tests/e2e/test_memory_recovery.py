@@ -22,7 +22,7 @@ def test_a_utilization_that_leaves_no_pool_is_raised(tmp_path: Path) -> None:
         instance = daemon.wait_serving(2, RECOVERY_LIMIT_S)
         assert completes(instance["url"])
 
-    assert instance["last_failure"]["class"] == "kv-pool-too-small"
+    assert instance["last_failure"]["class"] == "utilization-too-low"
     (_, total_gib), (lacking_gib, asked_gib) = printed_gib(instance)
     least = (asked_gib - lacking_gib) / total_gib
     assert least <= computed(instance, "gpu-memory-utilization") <= least + 0.3
@@ -53,7 +53,7 @@ def test_a_length_that_does_not_fit_is_shortened_where_the_operator_allows_it(tm
         instance = daemon.wait_serving(2, RECOVERY_LIMIT_S)
         assert completes(instance["url"])
 
-    assert instance["last_failure"]["class"] == "kv-pool-too-small"
+    assert instance["last_failure"]["class"] == "max-model-len-too-long"
     assert computed(instance, "max-model-len") == 1792
 
 

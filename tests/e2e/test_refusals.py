@@ -47,7 +47,7 @@ def test_a_foreign_server_on_the_port_is_named_and_left_alone(tmp_path: Path) ->
     with foreign_server() as port, running(tmp_path, serve("tiny", port), environ=FIXED_POOL) as daemon:
         held = daemon.wait(lambda i: i["state"] == "held", "held", 60)
         assert f"port {port} is taken by pid {os.getpid()}" in held["message"]
-        assert held["last_failure"]["class"] == "port-taken"
+        assert held["last_failure"]["class"] == "port-in-use"
         assert held["pid"] is None
         assert not daemon.server_processes()
         assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).is_success
@@ -68,6 +68,6 @@ def test_a_missing_model_is_held_after_one_launch(tmp_path: Path) -> None:
     folder = tmp_path / "no-such-model"
     with running(tmp_path, serve(str(folder), free_port()), environ=FIXED_POOL) as daemon:
         held = daemon.wait(lambda i: i["state"] == "held", "held", START_LIMIT_S)
-        assert held["last_failure"]["class"] == "model-not-found"
+        assert held["last_failure"]["class"] == "model-access"
         assert str(folder) in held["message"]
         assert held["launches"] == {"first": 1}

@@ -40,7 +40,7 @@ def test_a_pool_too_small_for_one_request_is_raised(tmp_path: Path) -> None:
     with running(tmp_path, argv, environ=host()) as daemon:
         instance = daemon.wait_serving(2, LIMIT_S)
         assert instance["generation"] == 2
-        assert instance["last_failure"]["class"] == "kv-pool-too-small"
+        assert instance["last_failure"]["class"] == "max-model-len-too-long"
         assert "max-model-len" not in {c["flag"] for c in instance["decisions"][-1]["changes"]}
 
 
@@ -143,7 +143,7 @@ def test_a_missing_model_is_held_after_one_launch(tmp_path: Path) -> None:
     with running(tmp_path, serve(free_port(), model="/srv/no-such-model"), environ=host()) as daemon:
         instance = daemon.wait(lambda i: i["state"] == "held", "held", LIMIT_S)
         assert instance["generation"] == 1
-        assert instance["last_failure"]["class"] == "model-not-found"
+        assert instance["last_failure"]["class"] == "model-access"
         assert "/srv/no-such-model" in instance["message"]
 
 

@@ -8,6 +8,7 @@ import yaml
 from captures import LOGS, Case, cases, diagnose_lines, read_log
 from vllmd.decide.log_phase import phase_of
 from vllmd.model.failure import FailureClass
+from vllmd.model.host_facts import HostFacts
 from vllmd.model.server import Phase
 
 GIB = 2**30
@@ -28,21 +29,6 @@ ENGINE = "(EngineCore pid=2) ERROR 11-29 16:49:53 [core.py:1332] "
 
 WORDINGS = yaml.safe_load((LOGS / "wordings.yaml").read_text(encoding="utf-8"))
 
-# What the words of the labels mean here.
-KINDS = {
-    "clean-exit": {FailureClass.CLEAN_EXIT},
-    "gpu-memory-taken-by-others": {FailureClass.UTILIZATION_TOO_HIGH},
-    "infra-fault": {FailureClass.ENGINE_DIED},
-    "invalid-combination": {FailureClass.INVALID_FLAG, FailureClass.MODEL_LEN_TOO_LONG},
-    "invalid-flag": {FailureClass.UNKNOWN_FLAG},
-    "max-model-len-too-long": {FailureClass.KV_POOL_TOO_SMALL},
-    "model-access": {FailureClass.MODEL_NOT_FOUND},
-    "port-in-use": {FailureClass.PORT_TAKEN},
-    "runtime-oom": {FailureClass.RUNTIME_OOM},
-    "utilization-too-high": {FailureClass.UTILIZATION_TOO_HIGH},
-    "utilization-too-low": {FailureClass.KV_POOL_TOO_SMALL},
-    "weights-do-not-fit": {FailureClass.KV_POOL_TOO_SMALL},
-}
 PHASES = {
     "config": {Phase.CONFIG},
     "kv-alloc": {Phase.PROFILING},
@@ -59,8 +45,7 @@ RUNNING = [case for case in cases() if case.state != "exited"]
 def test_a_captured_end_means_what_its_label_says(case: Case) -> None:
     """Class and phase of every captured end are those of its label."""
     failure = case.failure
-    meant = set().union(*(KINDS.get(word, set()) for word in case.classes))
-    assert failure.kind in meant
+    assert failure.kind in case.classes
     assert failure.phase in PHASES[case.phase]
     assert failure.exit_code == case.exit_code
     assert failure.generation == 3
@@ -209,22 +194,39 @@ def test_a_wording_of_some_version_is_known(wording: dict[str, Any]) -> None:
 def test_opposite_cpu_failures_get_opposite_classes() -> None:
     """A negative request for the pool needs more utilization, although the text asks to free memory like the other."""
     low, high = (diagnose_lines(read_log(f"cpu-vllm-0.32.0/fail-utilization-{u}.log")) for u in ("0.02", "0.99"))
-    assert (low.kind, high.kind) == (FailureClass.KV_POOL_TOO_SMALL, FailureClass.UTILIZATION_TOO_HIGH)
+    assert (low.kind, high.kind) == (FailureClass.UTILIZATION_TOO_LOW, FailureClass.UTILIZATION_TOO_HIGH)
 
 
 @pytest.mark.parametrize(
-    ("before", "phase"),
+    ("before", "phase", "kind"),
     [
-        ("Starting to load model /models/m...", Phase.LOADING),
-        ("Model loading took 13.5 GiB and 2.6 seconds", Phase.PROFILING),
-        ("GPU KV cache size: 910,656 tokens", Phase.CAPTURE),
-        ("Graph capturing finished in 5 secs, took 0.98 GiB", Phase.WARMUP),
+        ("Starting to load model /models/m...", Phase.LOADING, FailureClass.WEIGHTS_DO_NOT_FIT),
+        ("Model loading took 13.5 GiB and 2.6 seconds", Phase.PROFILING, FailureClass.WARMUP_OOM),
+        ("GPU KV cache size: 910,656 tokens", Phase.CAPTURE, FailureClass.GRAPH_CAPTURE_OOM),
+        ("Graph capturing finished in 5 secs, took 0.98 GiB", Phase.WARMUP, FailureClass.WARMUP_OOM),
     ],
 )
-def test_an_allocation_that_failed_knows_its_phase(before: str, phase: Phase) -> None:
-    """The lines before an out-of-memory error say what the server was doing."""
+def test_an_allocation_that_failed_knows_its_phase(before: str, phase: Phase, kind: FailureClass) -> None:
+    """The lines before an out-of-memory error say what the server was doing, and so whose memory it was."""
     failure = diagnose_lines([before, OOM])
-    assert (failure.kind, failure.phase) == (FailureClass.START_OOM, phase)
+    assert (failure.kind, failure.phase) == (kind, phase)
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind"),
+    [
+        (("initialize_from_config", "compile_or_warm_up_model", "capture_model"), FailureClass.GRAPH_CAPTURE_OOM),
+        (("initialize_from_config", "compile_or_warm_up_model", "_dummy_sampler_run"), FailureClass.WARMUP_OOM),
+        (("initialize_from_config", "_allocate_kv_cache_tensors"), FailureClass.UTILIZATION_TOO_HIGH),
+        (("determine_available_memory", "profile_run"), FailureClass.WARMUP_OOM),
+        (("load_model", "create_weights"), FailureClass.WEIGHTS_DO_NOT_FIT),
+    ],
+)
+def test_the_innermost_frame_says_what_was_being_done(frames: tuple[str, ...], kind: FailureClass) -> None:
+    """A traceback knows better than the last line of progress before it."""
+    done = "Graph capturing finished in 1 secs, took 0.46 GiB"
+    trace = [f'{ENGINE}  File "/venv/vllm/worker.py", line 5, in {frame}' for frame in frames]
+    assert diagnose_lines([done, *trace, ENGINE + OOM]).kind is kind
 
 
 def test_an_allocation_that_failed_while_serving_is_another_class() -> None:
@@ -252,7 +254,7 @@ def test_the_earliest_cause_wins_over_what_follows_from_it() -> None:
         "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -6}",
     ]
     failure = diagnose_lines(lines)
-    assert failure.kind is FailureClass.START_OOM
+    assert failure.kind is FailureClass.WEIGHTS_DO_NOT_FIT
     assert failure.evidence is not None
     assert failure.evidence.line == 1
 
@@ -276,7 +278,7 @@ def test_what_users_wrote_decides_nothing(echo: str) -> None:
     """Lines that repeat prompts, outputs or requests are never matched."""
     end = f"{ENGINE}EngineCore encountered a fatal error."
     failure = diagnose_lines([SERVING, echo, end], exit_code=0)
-    assert failure.kind is FailureClass.ENGINE_DIED
+    assert failure.kind is FailureClass.INFRA_FAULT
     assert diagnose_lines([SERVING, echo], exit_code=0).kind is FailureClass.CLEAN_EXIT
 
 
@@ -301,13 +303,15 @@ def test_errors_of_a_shutdown_are_no_causes() -> None:
 @pytest.mark.parametrize(
     ("exit_code", "kind", "words"),
     [
-        (0, FailureClass.CLEAN_EXIT, "which nobody asked for"),
-        (-9, FailureClass.KILLED, "SIGKILL from outside"),
-        (137, FailureClass.KILLED, "the host runs out of memory"),
-        (-15, FailureClass.KILLED, "SIGTERM from outside"),
-        (-99, FailureClass.KILLED, "signal 99"),
-        (3, FailureClass.UNKNOWN, "exit code 3"),
-        (None, FailureClass.UNKNOWN, "unknown exit code"),
+        (0, FailureClass.CLEAN_EXIT, "ended in order"),
+        (-9, FailureClass.INFRA_FAULT, "SIGKILL from outside"),
+        (137, FailureClass.INFRA_FAULT, "the host runs out of memory"),
+        (-15, FailureClass.EXTERNAL_STOP, "SIGTERM from outside"),
+        (-11, FailureClass.INFRA_FAULT, "SIGSEGV ended vLLM"),
+        (-7, FailureClass.INFRA_FAULT, "shm may be too small"),
+        (-99, FailureClass.INFRA_FAULT, "signal 99"),
+        (3, FailureClass.INFRA_FAULT, "exit code 3"),
+        (None, FailureClass.INFRA_FAULT, "unknown exit code"),
     ],
 )
 def test_without_a_cause_in_the_log_the_exit_code_decides(
@@ -326,6 +330,30 @@ def test_an_end_that_was_asked_for_is_clean_whatever_the_log_says() -> None:
     assert (failure.kind, failure.evidence) == (FailureClass.CLEAN_EXIT, None)
 
 
+def test_an_orderly_end_that_we_did_not_ask_for_is_somebody_elses() -> None:
+    """The daemon knows that it asked for nothing: a shutdown was a stop from outside, silence is a fault."""
+    stopped = diagnose_lines([SERVING, "INFO:     Shutting down"], exit_code=0, stop_requested=False)
+    silent = diagnose_lines([SERVING], exit_code=0, stop_requested=False)
+    assert (stopped.kind, silent.kind) == (FailureClass.EXTERNAL_STOP, FailureClass.INFRA_FAULT)
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"),
+    [
+        (HostFacts(cgroup_oom_kill=1), FailureClass.HOST_OOM),
+        (HostFacts(docker_oom_killed=True), FailureClass.HOST_OOM),
+        (HostFacts(k8s_terminated_reason="OOMKilled"), FailureClass.HOST_OOM),
+        (HostFacts(dmesg="Out of memory: Killed process 17 (python3)"), FailureClass.HOST_OOM),
+        (HostFacts(dmesg="NVRM: Check failed: Out of memory"), FailureClass.INFRA_FAULT),
+        (HostFacts(cgroup_oom_kill=0), FailureClass.EXTERNAL_STOP),
+        (HostFacts(), FailureClass.INFRA_FAULT),
+    ],
+)
+def test_a_kill_is_the_kernels_only_where_somebody_saw_it(host: HostFacts, kind: FailureClass) -> None:
+    """SIGKILL alone says nothing about memory; what the host counted does."""
+    assert diagnose_lines([SERVING], exit_code=137, host=host).kind is kind
+
+
 def test_an_orderly_shutdown_with_an_unknown_code_is_clean() -> None:
     """A server that was adopted is no child, so that only its log tells of its end."""
     lines = read_log("cpu-vllm-0.32.0/sigterm.log")
@@ -340,7 +368,7 @@ def test_an_unknown_error_is_shown_as_it_stands() -> None:
         "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
     ]
     failure = diagnose_lines(lines)
-    assert failure.kind is FailureClass.UNKNOWN
+    assert failure.kind is FailureClass.INFRA_FAULT
     assert (
         failure.summary
         == "vLLM ended with exit code 1 while reading its configuration: RuntimeError: Ninja build failed."
@@ -374,6 +402,6 @@ def test_a_wrapper_before_the_log_line_is_no_hindrance() -> None:
     """A collector's prefix stands neither in the way of the match nor in the evidence."""
     line = f"2026-06-09 14:01:52.982 [Error] (Process) {ENGINE}{F3}"
     failure = diagnose_lines([line])
-    assert failure.kind is FailureClass.KV_POOL_TOO_SMALL
+    assert failure.kind is FailureClass.MAX_MODEL_LEN_TOO_LONG
     assert failure.evidence is not None
     assert failure.evidence.text.startswith("ValueError: To serve")

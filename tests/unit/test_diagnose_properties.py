@@ -9,6 +9,7 @@ from captures import read_log
 from vllmd.decide.diagnose import diagnose
 from vllmd.decide.failure_texts import FACTS, ROWS
 from vllmd.model.failure import Failure
+from vllmd.model.launch_end import LaunchEnd
 from vllmd.model.masking import Masker
 from vllmd.model.server import Phase
 
@@ -31,7 +32,7 @@ _LINES = st.lists(st.lists(_PIECES, max_size=4).map("".join), max_size=12)
 
 
 def _diagnose(lines: list[str], exit_code: int | None, phase: Phase = Phase.CONFIG) -> Failure:
-    return diagnose(lines, generation=1, exit_code=exit_code, phase=phase, masker=Masker([SECRET]))
+    return diagnose(lines, LaunchEnd(1, exit_code, phase), Masker([SECRET]))
 
 
 @given(_LINES, st.one_of(st.none(), st.integers()), st.sampled_from(Phase))
@@ -94,3 +95,17 @@ def test_a_hundred_thousand_lines_take_less_than_a_second() -> None:
     started = time.process_time()
     _diagnose(lines, 0)
     assert time.process_time() - started < 1.0
+
+
+def test_a_crash_that_repeats_a_hundred_thousand_lines_takes_less_than_a_second() -> None:
+    """Tracebacks, errors that every row is tried on, and dumps are read as fast as requests."""
+    log = read_log("h200-vllm-0.26.0/runtime-oom.log")
+    trace = [line for line in log if 'File "' in line or "Error" in line or "Traceback" in line]
+    for lines in (
+        log[:150] + trace * (100_000 // len(trace)),
+        [trace[-1]] * 100_000,
+        ["ValueError: odd max_x"] * 100_000,
+    ):
+        started = time.process_time()
+        _diagnose(lines, 1)
+        assert time.process_time() - started < 1.0

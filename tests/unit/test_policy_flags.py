@@ -1,17 +1,24 @@
 """The policies for flags that vLLM refuses, and for ends that no flag has to do with."""
 
+from dataclasses import replace
+
 import pytest
 
 from captures import GUARDS, failure_of, situation
 from vllmd.model.decision import Wish
 from vllmd.model.failure import FailureClass
 from vllmd.model.flags import BATCHED_TOKENS, MAX_MODEL_LEN, MAX_NUM_SEQS, SHUTDOWN_TIMEOUT, UTILIZATION, Flags
+from vllmd.model.host_facts import HostFacts
+from vllmd.model.server import Phase
 from vllmd_policies.model_len import model_len_too_long
 from vllmd_policies.no_flag_helps import no_flag_helps
 from vllmd_policies.own_flag_refused import own_flag_refused
 from vllmd_policies.restart_unchanged import restart_unchanged
 
-TOO_LONG = failure_of(FailureClass.MODEL_LEN_TOO_LONG, numbers={"asked_tokens": 999999, "fitting_tokens": 8192})
+TOO_LONG = replace(
+    failure_of(FailureClass.INVALID_COMBINATION, numbers={"asked_tokens": 999999, "fitting_tokens": 8192}),
+    cause="beyond-the-model",
+)
 REFUSED = failure_of(
     FailureClass.INVALID_FLAG, summary="max_num_batched_tokens (256) must be at least max_num_seqs (1024)"
 )
@@ -46,7 +53,7 @@ def test_our_own_refused_change_goes_back() -> None:
 
 def test_a_flag_that_was_added_is_removed_again() -> None:
     """The operator's argv did not have it."""
-    failure = failure_of(FailureClass.UNKNOWN_FLAG, summary="vLLM does not know --enforce-eager; remove it")
+    failure = failure_of(FailureClass.INVALID_FLAG, summary="vLLM does not know --enforce-eager; remove it")
     wish = own_flag_refused(situation(failure, baseline=Flags(), flags=Flags((("enforce-eager", True),))))
     assert wish is not None
     assert wish.changes == {"enforce-eager": None}
@@ -60,35 +67,72 @@ def test_the_operators_own_refused_flag_is_not_ours_to_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "cause"),
     [
-        FailureClass.UNKNOWN_FLAG,
-        FailureClass.INVALID_FLAG,
-        FailureClass.MODEL_NOT_FOUND,
-        FailureClass.PORT_TAKEN,
+        (FailureClass.INVALID_FLAG, ""),
+        (FailureClass.INVALID_COMBINATION, ""),
+        (FailureClass.MODEL_ACCESS, ""),
+        (FailureClass.UNSUPPORTED_MODEL, ""),
+        (FailureClass.PORT_IN_USE, ""),
+        (FailureClass.NO_DEVICE, ""),
+        (FailureClass.INFRA_FAULT, "host"),
     ],
 )
-def test_what_no_flag_helps_stops_with_its_own_words(kind: FailureClass) -> None:
+def test_what_no_flag_helps_stops_with_its_own_words(kind: FailureClass, cause: str) -> None:
     """The failure's sentence says what the operator has to do."""
-    wish = no_flag_helps(situation(failure_of(kind, summary="no model at /srv/x")))
+    failure = replace(failure_of(kind, summary="no model at /srv/x"), cause=cause)
+    wish = no_flag_helps(situation(failure))
     assert wish is not None
     assert (wish.wish, wish.reason) == (Wish.STOP, "no model at /srv/x")
-    assert restart_unchanged(situation(failure_of(kind))) is None
+
+
+def test_a_port_that_we_hold_ourselves_comes_free() -> None:
+    """Our own leftover is ended; a foreign holder is the operator's."""
+    failure = failure_of(FailureClass.PORT_IN_USE, summary="port 8000 is taken; free it")
+    ours = no_flag_helps(situation(failure, host=HostFacts(port_holder_pid=17, port_holder_is_ours=True)))
+    foreign = no_flag_helps(situation(failure, host=HostFacts(port_holder_pid=17, port_holder_is_ours=False)))
+    assert ours is not None
+    assert foreign is not None
+    assert (ours.wish, foreign.wish) == (Wish.WAIT_THEN_RETRY, Wish.STOP)
+    assert "our own process 17" in ours.reason
+
+
+def test_a_hub_that_does_not_answer_is_asked_again() -> None:
+    """A network comes back; without a daemon's breaker the third time is the operator's."""
+    failure = replace(failure_of(FailureClass.MODEL_ACCESS), cause="hub-silent")
+    wishes = [
+        no_flag_helps(situation(failure, repeats=n, supervised=s)) for n, s in ((0, False), (9, True), (2, False))
+    ]
+    assert [w.wish for w in wishes if w] == [Wish.WAIT_THEN_RETRY, Wish.WAIT_THEN_RETRY, Wish.STOP]
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "phase", "wanted"),
     [
-        FailureClass.ENGINE_DIED,
-        FailureClass.KILLED,
-        FailureClass.CLEAN_EXIT,
-        FailureClass.START_STALLED,
-        FailureClass.UNKNOWN,
+        (FailureClass.INFRA_FAULT, Phase.LOADING, Wish.RETRY_UNCHANGED),
+        (FailureClass.INFRA_FAULT, Phase.SERVING, Wish.RESTART),
+        (FailureClass.CLEAN_EXIT, Phase.SERVING, Wish.RESTART),
+        (FailureClass.EXTERNAL_STOP, Phase.SHUTDOWN, Wish.RESTART),
+        (FailureClass.HANG, Phase.CAPTURE, Wish.RETRY_UNCHANGED),
+        (FailureClass.PROFILING_RACE, Phase.PROFILING, Wish.WAIT_THEN_RETRY),
+        (FailureClass.NONE, Phase.SERVING, Wish.NOTHING),
     ],
 )
-def test_what_has_no_cause_in_the_flags_is_started_again(kind: FailureClass) -> None:
+def test_what_has_no_cause_in_the_flags_is_started_again(kind: FailureClass, phase: Phase, wanted: Wish) -> None:
     """The flags served before, or did not come to be tried."""
-    wish = restart_unchanged(situation(failure_of(kind)))
+    wish = restart_unchanged(situation(failure_of(kind, phase)))
     assert wish is not None
-    assert (wish.wish, dict(wish.changes)) == (Wish.RETRY_UNCHANGED, {})
+    assert (wish.wish, dict(wish.changes)) == (wanted, {})
     assert no_flag_helps(situation(failure_of(kind))) is None
+
+
+def test_a_log_alone_says_who_is_to_act() -> None:
+    """Without a daemon a stop from outside is the stopper's matter, and the third like fault the operator's."""
+    stopped = restart_unchanged(
+        situation(failure_of(FailureClass.EXTERNAL_STOP), supervised=False, host=HostFacts(startup_probe_s=150))
+    )
+    third = restart_unchanged(situation(failure_of(FailureClass.INFRA_FAULT), supervised=False, repeats=2))
+    wanted = restart_unchanged(situation(failure_of(FailureClass.CLEAN_EXIT), supervised=False))
+    assert [w.wish for w in (stopped, third, wanted) if w] == [Wish.STOP, Wish.STOP, Wish.NOTHING]
+    assert stopped is not None
+    assert "more than the 150 s of the probe" in stopped.reason

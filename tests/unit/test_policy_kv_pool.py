@@ -13,7 +13,7 @@ LENGTH_MAY_MOVE = dict(GUARDS) | {MAX_MODEL_LEN: (None, None)}
 
 def pool(**numbers: float) -> Failure:
     """Return the failure with these numbers."""
-    return failure_of(FailureClass.KV_POOL_TOO_SMALL, numbers=numbers)
+    return failure_of(FailureClass.UTILIZATION_TOO_LOW, numbers=numbers)
 
 
 def test_utilization_rises_by_what_is_missing() -> None:

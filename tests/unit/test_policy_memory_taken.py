@@ -1,5 +1,7 @@
 """The policy for a utilization that asks for more than is free."""
 
+from dataclasses import replace
+
 import pytest
 
 from captures import GIB, GUARDS, failure_of, situation
@@ -35,7 +37,7 @@ def test_utilization_falls_to_what_is_free(failure: Failure, present: str, targe
 
 def test_our_own_leftover_is_waited_for() -> None:
     """The flags are right when our own predecessor holds the memory."""
-    wish = memory_taken(situation(failure_of(FailureClass.MEMORY_HELD_BY_PREDECESSOR), repeats=7))
+    wish = memory_taken(situation(replace(failure_of(FailureClass.GPU_MEMORY_TAKEN), cause="own-leftover"), repeats=7))
     assert wish is not None
     assert (wish.wish, dict(wish.changes)) == (Wish.WAIT_THEN_RETRY, {})
 
@@ -47,7 +49,7 @@ def test_our_own_leftover_is_waited_for() -> None:
         (taken(36.75, 121.63, 103.38), GUARDS),  # what fits is less than half
         (taken(60.0, 79.18, 67.3), {UTILIZATION: (0.8, 0.94)}),  # below the operator's minimum
         (taken(60.0, 79.18, 67.3), {}),  # may not move
-        (failure_of(FailureClass.UTILIZATION_TOO_HIGH), GUARDS),  # no numbers
+        (failure_of(FailureClass.GPU_MEMORY_TAKEN), GUARDS),  # no numbers
     ],
 )
 def test_where_nothing_fits_it_waits_and_then_asks(
@@ -83,4 +85,4 @@ def test_no_more_than_the_bound_is_asked_for() -> None:
 
 def test_other_failures_are_not_its_business() -> None:
     """The opposite failure is left to another policy."""
-    assert memory_taken(situation(failure_of(FailureClass.KV_POOL_TOO_SMALL))) is None
+    assert memory_taken(situation(failure_of(FailureClass.UTILIZATION_TOO_LOW))) is None

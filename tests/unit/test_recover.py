@@ -66,7 +66,7 @@ def test_the_fifth_failure_of_a_kind_in_a_window_is_held() -> None:
     hold = decided(None, crashes=five)
     assert isinstance(hold, Hold)
     assert "5 failures" in hold.message
-    mixed = CrashRecord(5, ((100.0, "runtime-oom"), (9_300.0, "engine-died"), *five.recent[1:4]))
+    mixed = CrashRecord(5, ((100.0, "runtime-oom"), (9_300.0, "infra-fault"), *five.recent[1:4]))
     assert isinstance(decided(None, crashes=mixed), Change)
 
 

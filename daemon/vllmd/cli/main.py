@@ -7,12 +7,13 @@ import click
 
 from vllmd import __version__
 
-_COMMANDS = ("run", "check", "status", "restart")
+_COMMANDS = ("run", "check", "status", "restart", "diagnose")
 _HELP = {
     "run": "Keep one `vllm serve` alive, inside its memory and its latency targets.",
     "check": "Check an instance's configuration.",
     "status": "Show what an instance does and why.",
     "restart": "Restart an instance's server, drained.",
+    "diagnose": "Say what failed in a log of vLLM, and what helps.",
 }
 
 

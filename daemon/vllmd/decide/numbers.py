@@ -10,7 +10,9 @@ NUMBER = r"-?\d{1,12}(?:\.\d{1,6})?"
 SIZE = r"\d{1,12}(?:\.\d{1,6})? (?:bytes|[KMGT]iB)"  # as torch writes sizes: "448.00 MiB"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 _LARGEST = 1e24  # a trillion TiB; more is no number of a computer
-_PLAIN = frozenset({"utilization", "dummy_requests", "seqs"})  # ratios and counts
+_PLAIN = frozenset(
+    {"utilization", "dummy_requests", "seqs", "concurrency", "heads", "ranks", "devices", "shards", "shards_done"}
+)  # ratios and counts
 
 
 def read_groups(found: re.Match[str]) -> tuple[dict[str, float], dict[str, str]]:
@@ -30,7 +32,7 @@ def read_groups(found: re.Match[str]) -> tuple[dict[str, float], dict[str, str]]
         elif unit == "size":
             amount, _, unit = text.partition(" ")
             _put(numbers, f"{stem}_bytes", amount, _UNITS[unit])
-        elif unit == "tokens" or name in _PLAIN:
+        elif unit in {"tokens", "s"} or name in _PLAIN:
             _put(numbers, name, text, 1)
         else:
             words[name] = text

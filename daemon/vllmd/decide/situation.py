@@ -4,11 +4,26 @@ from vllmd.decide.vllm_defaults import batch_defaults, chunked_prefill_default
 from vllmd.model.decision import Assessment, Situation
 from vllmd.model.failure import Failure
 from vllmd.model.flags import UTILIZATION, Flags
+from vllmd.model.host_facts import HostFacts
 from vllmd.model.instance import Instance
+from vllmd.model.launch_end import LaunchEnd
+from vllmd.model.server import Exited, Phase
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import StartFacts
 
 _JUST_ABOVE = 0.001  # of utilization: the finest step that is ever computed
+
+
+def end_of(event: Exited, phase: Phase, flags: Flags, instance: Instance) -> LaunchEnd:
+    """Return what is known of a launch's end. An end that we asked for is not diagnosed: this one, nobody asked for."""
+    return LaunchEnd(
+        generation=event.generation,
+        exit_code=event.exit_code,
+        phase=phase,
+        flags=flags,
+        version=instance.catalogue.version,
+        host=HostFacts(stop_requested=False),
+    )
 
 
 def situation_of(
@@ -46,4 +61,5 @@ def situation_of(
         bounds=bounds,
         gpu_free_bytes=smallest.free_bytes if smallest else None,
         gpu_total_bytes=smallest.total_bytes if smallest else None,
+        version=instance.catalogue.version,
     )

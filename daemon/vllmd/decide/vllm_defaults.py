@@ -20,7 +20,7 @@ def batch_defaults(gpus: Sequence[Gpu] | None, flags: Flags, version: str | None
         world = int((flags.number("tensor-parallel-size") or 1) * (flags.number("pipeline-parallel-size") or 1))
         return 2048 * world, 128 * world
     smallest = min(gpus, key=lambda g: g.total_bytes)
-    if smallest.total_bytes >= _HUGE_BYTES and _at_least(version, (0, 28)):
+    if smallest.total_bytes >= _HUGE_BYTES and at_least(version, (0, 28)):
         return 16384, 1024
     if smallest.total_bytes >= _LARGE_BYTES and "a100" not in smallest.name.lower():
         return 8192, 1024
@@ -29,10 +29,20 @@ def batch_defaults(gpus: Sequence[Gpu] | None, flags: Flags, version: str | None
 
 def chunked_prefill_default(version: str | None) -> bool:
     """Return whether this vLLM turns chunked prefill on by itself: V1 does, the default engine from 0.8.0 on."""
-    return _at_least(version, (0, 8))
+    return at_least(version, (0, 8))
 
 
-def _at_least(version: str | None, wanted: tuple[int, int]) -> bool:
+def counts_whole_device(version: str | None) -> bool:
+    """Return whether this vLLM charges a neighbour's memory to its own utilization: so before 0.9 (worker.py)."""
+    return version is not None and not at_least(version, (0, 9))
+
+
+def default_utilization(version: str | None) -> float:
+    """Return vLLM's default utilization: 0.9 up to 0.19, 0.92 since 0.20 (config/cache.py)."""
+    return 0.92 if at_least(version, (0, 20)) else 0.9
+
+
+def at_least(version: str | None, wanted: tuple[int, int]) -> bool:
     """Compare the first two parts; an unknown version counts as a recent one."""
     if version is None:
         return True

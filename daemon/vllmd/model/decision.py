@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.host_facts import HostFacts
 
 
 class Verdict(StrEnum):
@@ -90,11 +91,17 @@ class Wish(StrEnum):
     RETRY_UNCHANGED = "retry-unchanged"
     WAIT_THEN_RETRY = "wait-then-retry"
     STOP = "stop"  # no flag helps: the operator must act
+    SET_ENV = "set-env"  # a variable of the server's environment helps
+    RESTART = "restart"  # the same flags again, after the server had served or because it hangs
+    NOTHING = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A policy's wish: the changes, the reason in one sentence, and the numbers it rests on."""
+    """A policy's wish: the changes, the reason in one sentence, and the numbers it rests on.
+
+    `env` are variables of the server's environment, None to unset one.
+    """
 
     policy: str
     domain: Domain
@@ -103,6 +110,7 @@ class Proposal:
     changes: Mapping[str, FlagValue | None] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
     trigger: str = ""  # the failure's class or the target's name
+    env: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class HoldReason(StrEnum):
@@ -206,7 +214,11 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a policy may read: never the clock, the gates or another policy's wish."""
+    """All that a policy may read: never the clock, the gates or another policy's wish.
+
+    `supervised` says that vllmd keeps the server: it moves only flags that the operator's guards name, and starts again
+    what somebody else ended. Otherwise a log is explained, and whatever helps may be said.
+    """
 
     baseline: Flags
     flags: Flags
@@ -220,3 +232,7 @@ class Situation:
     tried: frozenset[Flags] = frozenset()  # flags that were run before
     gpu_free_bytes: int | None = None
     gpu_total_bytes: int | None = None
+    supervised: bool = True
+    running: bool = False  # the server's process lives
+    version: str | None = None  # vLLM's
+    host: HostFacts = field(default_factory=HostFacts)

@@ -1,4 +1,4 @@
-"""Failure: a diagnosed end of a launch."""
+"""Failure: a diagnosed end of a launch, or what a server that still runs suffers from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,36 +8,43 @@ from vllmd.model.server import Phase
 
 
 class FailureClass(StrEnum):
-    """What kind of end it was. One word a cause; opposite causes never share one."""
+    """What kind of failure it was. One word a cause; opposite causes never share one."""
 
-    KV_POOL_TOO_SMALL = "kv-pool-too-small"  # utilization leaves too little for one request: up, or a shorter length
-    UTILIZATION_TOO_HIGH = "utilization-too-high"  # asks for more than is free or exists: down
-    MEMORY_HELD_BY_PREDECESSOR = "memory-held-by-predecessor"  # our own leftover holds it: end it, retry
-    MODEL_LEN_TOO_LONG = "max-model-len-too-long"  # longer than the model allows
-    START_OOM = "start-oom"  # CUDA out of memory before serving
-    RUNTIME_OOM = "runtime-oom"  # CUDA out of memory while serving
-    UNKNOWN_FLAG = "unknown-flag"
-    INVALID_FLAG = "invalid-flag"  # a value or combination that vLLM refuses
-    MODEL_NOT_FOUND = "model-not-found"
-    PORT_TAKEN = "port-taken"
-    ENGINE_DIED = "engine-died"  # engine or worker ended without a cause in the log
-    KILLED = "killed"  # the leader ended by a signal that we did not send
-    START_STALLED = "start-stalled"
-    SPAWN_FAILED = "spawn-failed"
-    CLEAN_EXIT = "clean-exit"  # code 0 that we did not ask for, nothing in the log
-    UNKNOWN = "unknown"
+    UTILIZATION_TOO_LOW = "utilization-too-low"  # nothing is left for the KV pool: up
+    UTILIZATION_TOO_HIGH = "utilization-too-high"  # asks for more than the device can give: down
+    MAX_MODEL_LEN_TOO_LONG = "max-model-len-too-long"  # the KV pool does not hold one request of this length
+    GPU_MEMORY_TAKEN = "gpu-memory-taken-by-others"
+    WEIGHTS_DO_NOT_FIT = "weights-do-not-fit"
+    WARMUP_OOM = "warmup-oom"  # out of GPU memory in a run that measures or warms up
+    GRAPH_CAPTURE_OOM = "graph-capture-oom"
+    RUNTIME_OOM = "runtime-oom"  # out of GPU memory while serving
+    HOST_OOM = "host-oom"
+    PROFILING_RACE = "profiling-race"  # memory moved while vLLM measured it
+    INVALID_FLAG = "invalid-flag"  # this vLLM does not know it, or not with this value
+    INVALID_COMBINATION = "invalid-combination"  # flags that contradict each other or the model
+    UNSUPPORTED_MODEL = "unsupported-model"
+    MODEL_ACCESS = "model-access"
+    PORT_IN_USE = "port-in-use"
+    NO_DEVICE = "no-device"
+    INFRA_FAULT = "infra-fault"  # the host, the driver or the program broke: no flag is to blame
+    HANG = "hang"
+    EXTERNAL_STOP = "external-stop"  # somebody else ended it
+    CLEAN_EXIT = "clean-exit"
+    NONE = "none"  # nothing failed
 
 
 # Failures that speak against the flags of the launch, not against the host.
 OF_FLAGS = frozenset(
     {
-        FailureClass.KV_POOL_TOO_SMALL,
+        FailureClass.UTILIZATION_TOO_LOW,
         FailureClass.UTILIZATION_TOO_HIGH,
-        FailureClass.MODEL_LEN_TOO_LONG,
-        FailureClass.START_OOM,
+        FailureClass.MAX_MODEL_LEN_TOO_LONG,
+        FailureClass.WEIGHTS_DO_NOT_FIT,
+        FailureClass.WARMUP_OOM,
+        FailureClass.GRAPH_CAPTURE_OOM,
         FailureClass.RUNTIME_OOM,
-        FailureClass.UNKNOWN_FLAG,
         FailureClass.INVALID_FLAG,
+        FailureClass.INVALID_COMBINATION,
     }
 )
 
@@ -52,13 +59,16 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended a launch, where in its life, and the numbers that the remedy is computed from.
+    """What failed, where in the launch's life, and the numbers and words that the remedy is computed from.
 
-    `numbers` are in bytes (`_bytes`), tokens (`_tokens`) or ratios of the device's memory, by name:
+    `cause` is a finer word below the class where one text asks for a remedy of its own ("batched-below-seqs").
+    `numbers` are in bytes (`_bytes`), tokens (`_tokens`), seconds (`_s`) or ratios of the device's memory, by name:
     free_bytes, total_bytes, requested_bytes, needed_bytes (KV for one request), available_bytes (KV pool; may be
-    negative), tried_bytes, fitting_tokens (the longest length that vLLM says fits), utilization. Where the log says
-    them: pool_bytes (a KV pool of fixed size), weights_bytes, reserved_bytes (held by torch, unused), asked_tokens (the
-    length asked for), batched_tokens, and the counts seqs and dummy_requests (of the sampler's warm-up).
+    negative), tried_bytes, fitting_tokens (the longest length that vLLM says fits), utilization. Where the log or the
+    caller says them: pool_bytes (a KV pool of fixed size), weights_bytes, others_bytes (held by other processes),
+    reserved_bytes (held by torch, unused), asked_tokens (the length asked for), batched_tokens, concurrency (requests
+    of full length that the pool holds), and the counts seqs and dummy_requests (of the sampler's warm-up). `words` are
+    texts that the log names: arguments, argument, model.
     """
 
     kind: FailureClass
@@ -68,3 +78,5 @@ class Failure:
     evidence: Evidence | None = None
     exit_code: int | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
+    cause: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)

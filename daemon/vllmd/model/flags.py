@@ -14,6 +14,8 @@ CHUNKED_PREFILL = "enable-chunked-prefill"
 ENFORCE_EAGER = "enforce-eager"
 KV_CACHE_BYTES = "kv-cache-memory-bytes"
 SHUTDOWN_TIMEOUT = "shutdown-timeout"
+TENSOR_PARALLEL = "tensor-parallel-size"
+CAPTURE_SIZE = "max-cudagraph-capture-size"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""What ended a launch whose log names no cause: who stopped it, what the kernel did, and what the exit code is worth.
+
+An exit code is evidence, not truth: 0 also stands for a dead engine, 137 for a compiler's end, -9 for an API server of
+0.7 and 0.8 that ended its own processes.
+"""
+
+import signal
+from dataclasses import dataclass
+
+from vllmd.decide.log_lines import message
+from vllmd.decide.log_phase import DOING
+from vllmd.decide.log_reading import Line, Reading
+from vllmd.model.failure import FailureClass
+from vllmd.model.launch_end import LaunchEnd
+
+_FIRST_SIGNAL_CODE = 128  # a shell's or a container's exit code for signal n is 128 + n
+_LAST_SIGNAL = 64
+_STOPPING = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
+_CRASHING = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended: the class, what is said of it, and the line that shows it."""
+
+    kind: FailureClass
+    summary: str
+    line: Line | None = None
+    cause: str = ""
+
+
+def ending_of(reading: Reading, end: LaunchEnd) -> Ending:
+    """Return how a launch ended that no line explains."""
+    doing, name, last = DOING[reading.phase], signal_name(end.exit_code), reading.last_words()
+    if end.host.stop_requested:
+        return Ending(FailureClass.CLEAN_EXIT, "vLLM ended as asked")
+    if end.host.oom_killed:
+        return Ending(
+            FailureClass.HOST_OOM, f"the kernel ended vLLM for want of host memory while it was {doing}", last
+        )
+    if reading.shutdown and (name or end.host.stop_requested is False):
+        return Ending(FailureClass.EXTERNAL_STOP, "somebody else asked vLLM to stop, and it was shutting down", last)
+    if name:
+        return _by_signal(name, doing, last, end)
+    if end.exit_code == 0 or (end.exit_code is None and reading.shutdown):
+        if end.host.stop_requested is False and not reading.shutdown:
+            return Ending(FailureClass.INFRA_FAULT, f"vLLM ended in order while {doing}, which nobody asked for", last)
+        return Ending(FailureClass.CLEAN_EXIT, f"vLLM ended in order while {doing}")
+    code = "an unknown exit code" if end.exit_code is None else f"exit code {end.exit_code}"
+    if reading.error is None:
+        return Ending(
+            FailureClass.INFRA_FAULT, f"vLLM ended with {code} while {doing}; its log does not say why", last, "unknown"
+        )
+    text = message(reading.error.text)
+    return Ending(FailureClass.INFRA_FAULT, f"vLLM ended with {code} while {doing}: {text}", reading.error, "unknown")
+
+
+def _by_signal(name: str, doing: str, last: Line | None, end: LaunchEnd) -> Ending:
+    """Tell a stop from a crash; SIGKILL is a stop only where somebody watched and the kernel did not do it."""
+    if name in _STOPPING:
+        return Ending(FailureClass.EXTERNAL_STOP, f"{name} from outside ended vLLM while it was {doing}", last)
+    if name in _CRASHING:
+        cause = "host" if name == "SIGBUS" else ""
+        hint = "; /dev/shm may be too small (--shm-size or --ipc=host)" if cause else ""
+        return Ending(FailureClass.INFRA_FAULT, f"{name} ended vLLM while it was {doing}{hint}", last, cause)
+    if name == "SIGKILL" and end.host.oom_killed is False:
+        return Ending(FailureClass.EXTERNAL_STOP, f"SIGKILL from outside ended vLLM while it was {doing}", last)
+    hint = "; the kernel does that when the host runs out of memory" if name == "SIGKILL" else ""
+    return Ending(FailureClass.INFRA_FAULT, f"{name} from outside ended vLLM while it was {doing}{hint}", last)
+
+
+def signal_name(exit_code: int | None) -> str:
+    """Return the signal that an exit code stands for (-9, or 137 of a shell or a container); "" for none."""
+    if exit_code is None or 0 <= exit_code <= _FIRST_SIGNAL_CODE or exit_code > _FIRST_SIGNAL_CODE + _LAST_SIGNAL:
+        return ""
+    number = -exit_code if exit_code < 0 else exit_code - _FIRST_SIGNAL_CODE
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,57 @@
+"""Whether a server that still runs has stopped getting on, by what its log says and does not say.
+
+Two signs: vLLM complains every minute that nobody takes its messages (shm_broadcast.py, 0.8 to 0.33: also during a
+long compilation, so that it counts only when nothing follows), and its statistics show requests but no tokens.
+"""
+
+import re
+from dataclasses import dataclass
+
+_UNHEARD = "shared memory broadcast block"
+_STATISTICS = re.compile(
+    r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<generation>[\d.]+) tokens/s"
+    r"(?:, Running: (?P<running>\d+) reqs)?.*?(?:(?:Waiting|Pending): (?P<waiting>\d+) reqs)?,"
+)
+_WAITING = re.compile(r"(?:Waiting|Pending|Deferred): (\d+) reqs")
+_UNHEARD_SERVING = 2  # minutes in a row
+_UNHEARD_STARTING = 5
+_IDLE = 3  # statistics in a row: half a minute at vLLM's default
+_PROGRESS = ("Completed |", "Capturing CUDA graph", "it/s]", "s/it]", "torch.compile", "Application startup complete")
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Counts the signs in a row, and forgets them at any progress."""
+
+    unheard: int = 0  # complaints since the last progress
+    idle: int = 0  # statistics with requests and without tokens, since the last with tokens
+    first: str = ""  # the line that began it
+
+    def hear(self, line: str, text: str) -> None:
+        """Take in one line."""
+        if _UNHEARD in text:
+            self.unheard += 1
+            self.first = self.first or line
+        elif found := _STATISTICS.search(text):
+            self._count(found, line, text)
+        elif any(mark in text for mark in _PROGRESS):
+            self._reset()
+
+    def _count(self, found: re.Match[str], line: str, text: str) -> None:
+        """Count a statistics line if it shows requests but no tokens; tokens are progress."""
+        tokens = float(found["prompt"].rstrip(".") or 0) + float(found["generation"].rstrip(".") or 0)
+        if tokens > 0:
+            self._reset()
+        elif int(found["running"] or 0) or any(int(count) for count in _WAITING.findall(text)):
+            self.idle += 1
+            self.first = self.first or line
+
+    def _reset(self) -> None:
+        self.unheard = self.idle = 0
+        self.first = ""
+
+    def stands(self, *, serving: bool) -> bool:
+        """Whether it has gone on long enough to be no pause."""
+        if not serving:
+            return self.unheard >= _UNHEARD_STARTING
+        return self.unheard >= _UNHEARD_SERVING or self.idle >= _IDLE

@@ -1,0 +1,85 @@
+"""The host's memory ran out: fewer compilers at once, a smaller tier in host memory, else the operator's limit.
+
+No flag of the GPU's memory helps here, and none is touched.
+"""
+
+import json
+from typing import Any
+
+from vllmd.decide.numbers import GIB, show_bytes
+from vllmd.model.decision import Proposal, Situation, Wish
+from vllmd.model.failure import Failure, FailureClass
+from vllmd.model.flags import parse_number
+from vllmd_policies.memory_arithmetic import may_move, proposal
+
+# One CUTLASS source of a mixture-of-experts kernel takes up to 8 GiB to compile (flashinfer); the host keeps 16 GiB.
+_JOB_GIB = 8.0
+_KEPT_GIB = 16.0
+_JOBS = "MAX_JOBS"
+_TRANSFER = "kv-transfer-config"
+_EXTRA = "kv_connector_extra_config"
+_TIER = "cpu_bytes_to_use"
+# Flags whose value is memory of the host, in the order of what they cost to halve.
+_HOST_MEMORY = ("kv-offloading-size", "swap-space", "cpu-offload-gb", "mm-processor-cache-gb")
+
+
+def host_oom(situation: Situation) -> Proposal | None:
+    """Wish for what takes less of the host's memory; where nothing of it is a flag's, for the operator."""
+    failure = situation.failure
+    if failure is None or failure.kind is not FailureClass.HOST_OOM:
+        return None
+    if failure.cause == "compiling":
+        return _fewer_jobs(situation, failure)
+    return _smaller_tier(situation, failure) or _halved(situation, failure) or _stop(situation, failure)
+
+
+def _fewer_jobs(situation: Situation, failure: Failure) -> Proposal:
+    """Compile with as many jobs as fit beside what is loaded: on unified memory the weights take the host's."""
+    host = situation.host
+    jobs = 4
+    total = host.memory_limit_gib or host.host_total_gib
+    if total is not None:
+        weights = failure.numbers.get("weights_bytes", 0.0) / GIB if host.shares_memory else 0.0
+        fitting = int((total - weights - _KEPT_GIB) / _JOB_GIB)
+        jobs = max(1, min(jobs, fitting))
+    before = parse_number(host.environ.get(_JOBS, ""))
+    if before is not None and jobs >= before:
+        jobs = max(1, int(before) // 2)
+    reason = f"{failure.summary}; {_JOBS}={jobs}, then the same again: what is compiled is kept"
+    return proposal("host_oom", failure, Wish.SET_ENV, reason, env={_JOBS: str(jobs)})
+
+
+def _smaller_tier(situation: Situation, failure: Failure) -> Proposal | None:
+    """Halve the host's part of the KV cache in a connector's configuration."""
+    written = situation.flags.get(_TRANSFER)
+    if not isinstance(written, str) or not may_move(situation, _TRANSFER):
+        return None
+    try:
+        config: Any = json.loads(written)
+    except ValueError:
+        return None
+    extra: Any = config.get(_EXTRA) if isinstance(config, dict) else None
+    size: Any = extra.get(_TIER) if isinstance(extra, dict) else None
+    if not isinstance(size, int | float) or size <= 1:
+        return None
+    halved = {**config, _EXTRA: {**extra, _TIER: int(size) // 2}}
+    reason = f"{failure.summary}; {_TIER} {show_bytes(size)} -> {show_bytes(size // 2)}"
+    return proposal("host_oom", failure, Wish.CHANGE_FLAGS, reason, {_TRANSFER: json.dumps(halved)})
+
+
+def _halved(situation: Situation, failure: Failure) -> Proposal | None:
+    """Halve the first flag that takes memory of the host."""
+    for name in _HOST_MEMORY:
+        size = situation.flags.number(name)
+        if size is not None and size > 0 and may_move(situation, name):
+            reason = f"{failure.summary}; {name} {size:g} -> {size / 2:g}"
+            return proposal("host_oom", failure, Wish.CHANGE_FLAGS, reason, {name: f"{size / 2:g}"})
+    return None
+
+
+def _stop(situation: Situation, failure: Failure) -> Proposal:
+    """Name the limit."""
+    limit = situation.host.memory_limit_gib
+    what = f"the limit of {limit:g} GiB" if limit else "its limit, or the host's memory"
+    advice = f"give the server more memory of the host: raise {what}; no flag of the GPU's memory helps"
+    return proposal("host_oom", failure, Wish.STOP, f"{failure.summary}; {advice}")
