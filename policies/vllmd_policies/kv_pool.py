@@ -33,6 +33,7 @@ _BLOCK_TOKENS = 16  # vLLM's block: the pool holds whole ones
 _FIRST_POOL = 0.05
 _FIRST_POOL_BYTES = GIB
 _KINDS = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
+_EASY_TOP = 0.95
 _FEWEST_TOKENS = 1024
 _ABSURD_GRAPHS = 0.25  # of the device; captures take 0.3 to 3 GiB
 _ESTIMATE = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
@@ -97,6 +98,8 @@ def _larger(situation: Situation, failure: Failure) -> Proposal | None:
     if not may_move(situation, UTILIZATION) or pool_is_fixed(situation, failure):
         return None
     present, top = utilization(situation, failure), highest_utilization(situation, failure)
+    if not situation.supervised and "fitting_tokens" in failure.numbers:
+        top = min(top, _EASY_TOP)  # a length that fits is the safer answer than the last hundredths
     least, wanted = _rise(situation, failure)
     target = min(max(round_up(present + wanted, _STEP), lowest(situation, UTILIZATION)), top)
     if target <= present or target < present + least:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from vllmd.model.argv import canonical_name
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure
-from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS, TENSOR_PARALLEL, FlagValue
+from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS, TENSOR_PARALLEL, UTILIZATION, FlagValue
 from vllmd_policies.memory_arithmetic import may_move, proposal
 
 # What a removed flag became (vLLM 0.8 to 0.33); dropping it is enough to start.
@@ -31,6 +31,9 @@ _SUCCESSORS: Mapping[str, str] = {
     "use-v2-block-manager": "it is the only one",
 }
 _SHORT: Mapping[str, str] = {"-tp": TENSOR_PARALLEL, "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size"}
+_NAMING = ("argument", "ambiguous", "field")  # the words that may hold the option's name
+_PERCENT = 100.0
+_LEAST_PERCENT = 30.0  # less was hardly meant as a percentage
 Changes = dict[str, FlagValue | None]
 
 
@@ -60,15 +63,28 @@ def _without_unknown(_: Situation, failure: Failure) -> tuple[Changes, str] | No
     return (dict.fromkeys(names), "; ".join(became)) if names else None
 
 
-def _without_value(_: Situation, failure: Failure) -> tuple[Changes, str] | None:
-    """Drop an option whose value vLLM refuses: its default is one that it takes."""
-    spellings = failure.words.get("argument", "").split("/")
-    named = next((word for word in spellings if word.startswith("--")), spellings[0]) or failure.words.get("ambiguous")
-    return ({_name(named): None}, "") if named and named.startswith("-") else None
+def _without_value(situation: Situation, failure: Failure) -> tuple[Changes, str] | None:
+    """Drop an option whose value vLLM refuses: its default is one that it takes. A percentage becomes a part."""
+    named = next((word for key in _NAMING for word in _spellings(failure.words.get(key, ""))), None)
+    if named is None:
+        return None
+    given = situation.flags.number(named)
+    if named == UTILIZATION and given is not None and _LEAST_PERCENT <= given < _PERCENT:
+        part = f"{given / _PERCENT:g}"
+        return {UTILIZATION: part}, f"{part} is {given:g} %"
+    return {named: None}, ""
 
 
-def _fewer_sequences(_: Situation, failure: Failure) -> tuple[Changes, str]:
+def _spellings(text: str) -> list[str]:
+    """Return the canonical names of an argument as argparse, pydantic or a sentence writes it, the long one first."""
+    words = sorted(text.lower().split("/"), key=lambda word: not word.startswith("--")) if text else []
+    return [_name(word if word.startswith("-") else "--" + word.replace(" ", "-")) for word in words]
+
+
+def _fewer_sequences(situation: Situation, failure: Failure) -> tuple[Changes, str]:
     """Take as many sequences as a step has tokens: never more memory, and the step stays as short as was asked."""
+    if "vllmd" in (situation.host.flag_origin or ""):
+        return {BATCHED_TOKENS: None}, f"{BATCHED_TOKENS} was vllmd's own change: back"
     tokens = failure.numbers["batched_tokens"]
     return {MAX_NUM_SEQS: f"{tokens:.0f}"}, f"{MAX_NUM_SEQS} -> {tokens:.0f}"
 

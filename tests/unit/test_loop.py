@@ -193,6 +193,16 @@ def test_a_stalled_start_is_launched_again() -> None:
     assert built.state == ServerState.STARTING
 
 
+def test_a_stalled_start_whose_log_names_a_cause_is_that_failure() -> None:
+    """A host that cannot pin its memory never finishes a start, and no further start heals it."""
+    built = house(settings(SLO))
+    built.loop.begin()
+    built.log[:] = ["(Worker pid=7) WARNING 09-16 13:18:12 [gpu_worker.py:208] cudaHostRegister failed for rank=0"]
+    built.loop.on_event(StartStalled(built.server.ended(), 1200.0))
+    assert built.state == ServerState.HELD
+    assert "could not pin the memory" in built.told[-1].message
+
+
 def test_a_stop_while_draining_for_a_restart_stays_stopped() -> None:
     """The operator's stop wins over a restart that is under way."""
     built = begun()

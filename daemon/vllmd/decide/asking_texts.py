@@ -24,14 +24,15 @@ ARGUMENTS: tuple[Row, ...] = (
     ),
     row(
         "rror",
-        r"^\S.{0,40}: error: (?P<refusal>(?:argument (?P<argument>-[^:]+): |ambiguous option: (?P<ambiguous>\S+) ).+)",
+        r"(?:^|\s)[\w./-]+: error: "
+        r"(?P<refusal>(?:argument (?P<argument>-[^:]+): |ambiguous option: (?P<ambiguous>\S+) ).+)",
         "vLLM refuses its arguments: {refusal}",
         FailureClass.INVALID_FLAG,
         cause="value",
     ),
     row(
         "rror",
-        r"^\S.{0,40}: error: (?P<refusal>(?:the following arguments are required|argument ).+)",
+        r"(?:^|\s)[\w./-]+: error: (?P<refusal>(?:the following arguments are required|argument ).+)",
         "vLLM refuses its arguments: {refusal}",
         FailureClass.INVALID_FLAG,
     ),
@@ -69,14 +70,29 @@ ARGUMENTS: tuple[Row, ...] = (
     row(
         "rror",
         r"(?P<refusal>(?:[Ww]orld size|Tensor parallel size|tensor_parallel_size) \(?(?P<ranks>\d+)\)? "
-        r".{0,40}larger than the number of available (?:GPUs|devices|XPUs)(?: \((?P<devices>\d+)\))?)",
+        r".{0,40}larger than the number of available (?:GPUs|devices|XPUs)(?: \((?P<devices>\d+)\))?|"
+        r"number of required GPUs exceeds the total number of available GPUs)",
         "vLLM refuses its arguments: {refusal}",
         FailureClass.INVALID_COMBINATION,
         cause="devices",
     ),
     row(
+        "rror",
+        r"(?P<argument>GPU memory utilization) must be less than 1\.0\. Got (?P<given>[\d.]+)\.",
+        "gpu-memory-utilization {given} is no part of the device: it goes from 0 to 1",
+        FailureClass.INVALID_FLAG,
+        cause="value",
+    ),
+    row(
+        "rror",
+        r"(?P<refusal>max_num_scheduled_tokens is set to .*|.*[Cc]onsider increasing max_num_batched_tokens or "
+        r"decreasing num_speculative_tokens.*)",
+        "vLLM refuses its arguments: {refusal}",
+        FailureClass.INVALID_COMBINATION,
+    ),
+    row(
         "[type=",
-        r"^\s*Value error, (?P<refusal>\S.*?)\s*\[type=\w+, input_",
+        r"Value error, (?P<refusal>\S.*?)\s*\[type=\w+, input_",
         "vLLM refuses its arguments: [{field}: ]{refusal}",
         FailureClass.INVALID_COMBINATION,
     ),

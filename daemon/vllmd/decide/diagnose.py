@@ -26,6 +26,8 @@ from vllmd.model.masking import Masker, plain
 from vllmd.model.server import Phase
 
 SUMMARY_CHARS = 300
+# A rank that the kernel killed leaves the others with errors like these.
+_MAY_FOLLOW = frozenset({FailureClass.INFRA_FAULT, FailureClass.HANG})
 _OPTIONAL = re.compile(r"\[([^\]]*)\]")
 _NAME = re.compile(r"\{(\w+)\}")
 _FIELD = re.compile(r"[a-z][a-z0-9_.]{2,60}")
@@ -65,7 +67,7 @@ def _deciding(reading: Reading, end: LaunchEnd) -> Match | None:
         return None
     if end.state is ProcessState.RUNNING and reading.follower is None:
         return None
-    if reading.root is not None:
+    if reading.root is not None and not (end.host.oom_killed and reading.root.kind in _MAY_FOLLOW):
         return reading.root
     if reading.standstill.stands(serving=reading.phase is Phase.SERVING) or end.host.oom_killed:
         return None
@@ -93,6 +95,8 @@ def _of_match(match: Match, reading: Reading, end: LaunchEnd, masker: Masker) ->
     """Return the failure that a line means."""
     numbers = _numbers(reading, end, match.numbers)
     words = reading.words | dict(match.words)
+    if _FIELD.fullmatch(above := message(match.above)):
+        words["field"] = above  # pydantic prints the name of an argument above what is wrong with it
     version = _version(reading, end)
     kind = refined(match.kind, Clues(numbers, match.phase, match.work, version, end.host, match.row.cause))
     line = match.line
@@ -144,8 +148,6 @@ def _sentence(match: Match, words: Mapping[str, str], numbers: Mapping[str, floa
     """Return the row's summary with its names filled in."""
     names = {"port": "8000"} | dict(words) | show_numbers(numbers)
     names |= {"doing": str(match.work or DOING[match.phase])} | dict(match.words)
-    if _FIELD.fullmatch(above := message(match.above)):
-        names["field"] = above  # pydantic prints the name of an argument above what is wrong with it
     parts = _OPTIONAL.split(match.row.summary)  # always there, optional, always there, …
     return "".join(_filled(part, names, optional=i % 2 == 1) for i, part in enumerate(parts))
 

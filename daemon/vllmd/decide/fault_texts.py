@@ -48,6 +48,12 @@ FAULTS: tuple[Row, ...] = (
         FailureClass.INFRA_FAULT,
     ),
     both(
+        "by GPU node",
+        r"(?P<what>Memory access fault|HW Exception) by GPU node",
+        "the GPU reported an error while {doing}: {what}",
+        FailureClass.INFRA_FAULT,
+    ),
+    both(
         "collective operation timeout",
         r"Watchdog caught collective operation timeout",
         "the GPUs stopped answering each other while {doing} (NCCL watchdog)",
@@ -167,6 +173,14 @@ FOLLOWING: tuple[Row, ...] = (
         root=False,
     ),
     both(
+        "/health HTTP/1.",
+        r'"GET /health HTTP/1\.\d" 50[03]',
+        "the server reports itself unhealthy while {doing}: its engine is dead",
+        FailureClass.INFRA_FAULT,
+        root=False,
+        quiet=True,
+    ),
+    both(
         "egmentation fault",
         r"[Ss]egmentation fault",
         "the program crashed while {doing}: segmentation fault",
@@ -182,7 +196,7 @@ FOLLOWING: tuple[Row, ...] = (
     ),
     row(
         "KeyboardInterrupt",
-        r"^KeyboardInterrupt: terminated",
+        r"(?:^|\s)KeyboardInterrupt: terminated",
         "somebody sent SIGTERM while vLLM was {doing}",
         FailureClass.EXTERNAL_STOP,
         root=False,

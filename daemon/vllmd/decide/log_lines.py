@@ -51,8 +51,8 @@ def is_echo(line: str) -> bool:
 
 
 def is_access(line: str) -> bool:
-    """Whether a line reports a request: most of a long life's log, with an address that its sender chose."""
-    return " HTTP/1." in line
+    """Whether a line reports a request, no probe: most of a long life's log, with an address that its sender chose."""
+    return " HTTP/1." in line and "/health HTTP/1." not in line
 
 
 def opens_echo(line: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllmd.decide.failure_texts import (
     CASCADES,
@@ -126,9 +126,10 @@ class Reading:
             for mark, phase in _MARKS_OF[key]:
                 if mark in text and PHASES.index(phase) > PHASES.index(self.phase):
                     self._begin(phase)
-        if NEW_ATTEMPT in text and (self.root or self.follower):
+        if any(mark in text for mark in NEW_ATTEMPT) and (self.root or self.follower or self.phase is not Phase.CONFIG):
             self._forget()
-            self.phase = Phase.CONFIG
+            self.phase, self.shutdown = Phase.CONFIG, False
+            self.standstill = Standstill()
         elif HEALTHY in text and self.follower is None:
             self.root = None
             self.details.clear()
@@ -169,6 +170,9 @@ class Reading:
         elif self.root is None:
             self.root = match
         elif match.kind is self.root.kind:
+            free, least = match.numbers.get("free_bytes"), self.root.numbers.get("free_bytes")
+            if match.row is self.root.row and free is not None and least is not None and free < least:
+                self.root = replace(self.root, numbers=match.numbers)  # the worst rank decides
             for name, value in match.numbers.items():
                 self.details.setdefault(name, value)
 

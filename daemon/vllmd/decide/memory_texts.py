@@ -154,7 +154,7 @@ ALLOCATING: tuple[Row, ...] = (
         "emory",
         r"Failed to load model - not enough GPU memory",
         "out of GPU memory while loading the weights",
-        FailureClass.WEIGHTS_DO_NOT_FIT,
+        FailureClass.WARMUP_OOM,
     ),
     # The host's own memory.
     row(
@@ -182,7 +182,7 @@ ALLOCATING: tuple[Row, ...] = (
     both(
         "emory",
         r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\] Cannot allocate memory|std::bad_alloc|"
-        r"^MemoryError|node running low on memory|killed due to memory pressure",
+        r"(?:^|\s)MemoryError\b|node running low on memory|killed due to memory pressure",
         "the host's memory ran out while vLLM was {doing}",
         FailureClass.HOST_OOM,
     ),

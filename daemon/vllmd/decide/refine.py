@@ -41,6 +41,8 @@ def refined(kind: FailureClass, clues: Clues) -> FailureClass:
 def _more_than_free(clues: Clues) -> FailureClass:
     """Tell a utilization that is too high from memory that somebody else holds."""
     free, total = clues.numbers.get("free_bytes"), clues.numbers.get("total_bytes")
+    if clues.cause == "no-number" and (clues.work or _WORK.get(clues.phase)) is Work.WEIGHTS:
+        return FailureClass.WEIGHTS_DO_NOT_FIT
     if free is None or not total or "requested_bytes" not in clues.numbers:
         return FailureClass.UTILIZATION_TOO_HIGH
     usual = _USUAL_PART_UNIFIED if clues.host.shares_memory else _USUAL_PART
