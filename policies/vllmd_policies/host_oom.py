@@ -21,6 +21,7 @@ _TRANSFER = "kv-transfer-config"
 _EXTRA = "kv_connector_extra_config"
 _TIER = "cpu_bytes_to_use"
 # Flags whose value is memory of the host, in the order of what they cost to halve.
+_LARGEST_BYTES = 2**60
 _HOST_MEMORY = ("kv-offloading-size", "swap-space", "cpu-offload-gb", "mm-processor-cache-gb")
 
 
@@ -66,7 +67,7 @@ def _smaller_tier(situation: Situation, failure: Failure) -> Proposal | None:
         return None
     extra: Any = config.get(_EXTRA) if isinstance(config, dict) else None
     size: Any = extra.get(_TIER) if isinstance(extra, dict) else None
-    if not isinstance(size, int | float) or size <= 1:
+    if not isinstance(size, int) or not 1 < size < _LARGEST_BYTES:
         return None
     halved = {**config, _EXTRA: {**extra, _TIER: int(size) // 2}}
     reason = f"{failure.summary}; {_TIER} {show_bytes(size)} -> {show_bytes(size // 2)}"

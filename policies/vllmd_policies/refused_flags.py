@@ -42,6 +42,8 @@ def refused_flags(situation: Situation) -> Proposal | None:
     failure = situation.failure
     if failure is None or (fit := _FITS.get(failure.cause)) is None:
         return None
+    if not failure.numbers.keys() >= _NEEDED.get(failure.cause, frozenset()):
+        return None  # it was no number of a computer
     found = fit(situation, failure)
     if found is None:
         return None
@@ -127,6 +129,11 @@ def _name(text: str) -> str:
     return _SHORT.get(text.partition("=")[0], canonical_name(text))
 
 
+_NEEDED: Mapping[str, frozenset[str]] = {
+    "batched-below-seqs": frozenset({"batched_tokens"}),
+    "batched-below-length": frozenset({"asked_tokens"}),
+    "heads": frozenset({"heads", "ranks"}),
+}
 _FITS: Mapping[str, Callable[[Situation, Failure], tuple[Changes, str] | None]] = {
     "unknown": _without_unknown,
     "value": _without_value,

@@ -99,9 +99,9 @@ def _of_match(match: Match, reading: Reading, end: LaunchEnd, masker: Masker) ->
         words["field"] = above  # pydantic prints the name of an argument above what is wrong with it
     version = _version(reading, end)
     kind = refined(match.kind, Clues(numbers, match.phase, match.work, version, end.host, match.row.cause))
-    line = match.line
-    if not match.row.root and reading.error is not None and reading.error.number > line.number:
-        line = reading.error
+    line, error = match.line, reading.error
+    if not match.row.root and error is not None and (error.number > line.number or match.phase is not Phase.SERVING):
+        line = error  # what no row knows, and what this line follows from
     return Failure(
         kind=kind,
         phase=match.phase,
