@@ -50,6 +50,7 @@ def kv_pool_too_small(situation: Situation) -> Proposal | None:
         or _larger(situation, failure)
         or _shorter(situation, failure)
         or _smaller_steps(situation, failure)
+        or _larger_fixed(situation, failure)
         or _larger_space(situation, failure)
         or _stop(situation, failure)
     )
@@ -74,6 +75,16 @@ def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
         changes[MAX_NUM_SEQS] = str(_FEWEST_TOKENS)
     reason = f"{failure.summary}; {BATCHED_TOKENS} {present:.0f} -> {_FEWEST_TOKENS}: the largest step takes less"
     return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, changes)
+
+
+def _larger_fixed(situation: Situation, failure: Failure) -> Proposal | None:
+    """Raise a pool that a flag fixed to what one request needs and a tenth more; None if nobody said what that is."""
+    needed = _needed_bytes(failure)
+    if situation.supervised or KV_CACHE_BYTES not in situation.flags or not needed:
+        return None
+    target = int(needed * 1.1)
+    reason = f"{failure.summary}; {KV_CACHE_BYTES} -> {target}, which holds one request"
+    return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, {KV_CACHE_BYTES: str(target)})
 
 
 def _larger_space(situation: Situation, failure: Failure) -> Proposal | None:

@@ -53,10 +53,10 @@ def total_bytes(situation: Situation, failure: Failure) -> float | None:
     the pool (less than nothing if it is negative). Too small a total makes a rise too large, never too small.
     """
     total = failure.numbers.get("total_bytes") or situation.gpu_total_bytes
-    if total:
+    if total and total >= MIB:
         return float(total)
     weights, left = failure.numbers.get("weights_bytes"), failure.numbers.get("available_bytes")
-    if weights is None or left is None or weights + left <= 0:
+    if weights is None or left is None or weights + left < MIB:
         return None
     return (weights + left) / utilization(situation, failure)
 

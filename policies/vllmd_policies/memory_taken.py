@@ -2,7 +2,7 @@
 
 import re
 
-from vllmd.decide.numbers import GIB, show_bytes
+from vllmd.decide.numbers import GIB, MIB, show_bytes
 from vllmd.decide.vllm_defaults import counts_whole_device
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
@@ -102,7 +102,7 @@ def fitting_utilization(situation: Situation, failure: Failure) -> float | None:
     """Return the utilization that fits into what is free, with a margin; None if the text had no numbers."""
     numbers = failure.numbers
     free, total, requested = (numbers.get(n) for n in ("free_bytes", "total_bytes", "requested_bytes"))
-    if free is None or not total or requested is None:
+    if free is None or not total or total < MIB or requested is None:
         return None
     present = utilization(situation, failure)
     target = present - (requested - free + MARGIN_BYTES) / total

@@ -119,6 +119,12 @@ def _on_these_devices(_: Situation, failure: Failure) -> tuple[Changes, str]:
     return {}, f"lower {TENSOR_PARALLEL} to what is there ({there}), or give the server more GPUs"
 
 
+def _as_ranked(_: Situation, failure: Failure) -> tuple[Changes, str]:
+    """Allow the rank that the adapter has."""
+    rank = f"{failure.numbers['rank_tokens']:.0f}"
+    return {"max-lora-rank": rank}, f"max-lora-rank -> {rank}"
+
+
 def _half(_: Situation, __: Failure) -> tuple[Changes, str]:
     """Take the type that older GPUs have."""
     return {"dtype": "half"}, "--dtype half runs on this GPU"
@@ -133,6 +139,7 @@ _NEEDED: Mapping[str, frozenset[str]] = {
     "batched-below-seqs": frozenset({"batched_tokens"}),
     "batched-below-length": frozenset({"asked_tokens"}),
     "heads": frozenset({"heads", "ranks"}),
+    "lora-rank": frozenset({"rank_tokens"}),
 }
 _FITS: Mapping[str, Callable[[Situation, Failure], tuple[Changes, str] | None]] = {
     "unknown": _without_unknown,
@@ -143,4 +150,5 @@ _FITS: Mapping[str, Callable[[Situation, Failure], tuple[Changes, str] | None]] 
     "heads": _dividing,
     "devices": _on_these_devices,
     "bfloat16": _half,
+    "lora-rank": _as_ranked,
 }

@@ -60,6 +60,21 @@ ARGUMENTS: tuple[Row, ...] = (
         cause="above-limit",
     ),
     row(
+        "max_",
+        r"(?P<refusal>(?P<argument>max_num_seqs) \(\d+\) exceeds available Mamba cache blocks "
+        r"\((?P<limit_tokens>\d+)\))",
+        "vLLM refuses its arguments: {refusal}",
+        FailureClass.INVALID_COMBINATION,
+        cause="above-limit",
+    ),
+    row(
+        "max_",
+        r"(?P<refusal>LoRA rank (?P<rank_tokens>\d+) is greater than max_lora_rank \d+)",
+        "vLLM refuses its arguments: {refusal}",
+        FailureClass.INVALID_COMBINATION,
+        cause="lora-rank",
+    ),
+    row(
         "rror",
         r"(?P<refusal>(?:Total n|N)umber of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel "
         r"size \((?P<ranks>\d+)\))",
@@ -135,6 +150,7 @@ MODEL: tuple[Row, ...] = (
         r"model type \S+ but Transformers does not recognize this architecture|Cannot find model module|"
         r"No model architectures are specified|[Tt]he quantization method \S+ is not supported for the current GPU|"
         r"(?:Unknown|Unsupported) quantization method|type fp8e4nv not supported in this architecture|"
+        r"data type is not supported on CUDA arch|"
         r"FlashAttention only supports Ampere|Quantization scheme is not supported for the current GPU)",
         "vLLM cannot run this model here: {refusal}",
         FailureClass.UNSUPPORTED_MODEL,
@@ -169,6 +185,13 @@ MODEL: tuple[Row, ...] = (
         "rror",
         r"[Cc]annot find any model weights with [`']?(?P<model>[^`'\s]+)",
         "no weights at {model}",
+        FailureClass.MODEL_ACCESS,
+    ),
+    row(
+        "rror",
+        r"Can't load (?P<what>tokenizer|the configuration|the model|image processor|feature extractor) (?:for|of) "
+        r"'(?P<model>[^']+)'",
+        "no model at {model}: {what} cannot be loaded",
         FailureClass.MODEL_ACCESS,
     ),
     row(

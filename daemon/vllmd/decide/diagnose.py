@@ -12,9 +12,9 @@ The decision, in order:
 import re
 from collections.abc import Iterable, Mapping
 
-from vllmd.decide.log_lines import message
+from vllmd.decide.log_lines import Line, message
 from vllmd.decide.log_phase import DOING, PHASES, later
-from vllmd.decide.log_reading import Line, Match, Reading
+from vllmd.decide.log_reading import Match, Reading
 from vllmd.decide.no_cause import Ending, ending_of
 from vllmd.decide.numbers import GIB, show_numbers
 from vllmd.decide.refine import Clues, refined
@@ -79,16 +79,10 @@ def _without_cause(reading: Reading, end: LaunchEnd) -> Ending:
     stands = reading.standstill.stands(serving=PHASES.index(reading.phase) >= PHASES.index(Phase.SERVING))
     if stands and not end.host.stop_requested and not end.host.oom_killed:
         text = f"vLLM stood still while {DOING[reading.phase]}: its log shows no progress since"
-        return Ending(FailureClass.HANG, text, _first_of(reading))
+        return Ending(FailureClass.HANG, text, reading.standstill.first)
     if end.state is ProcessState.EXITED:
         return ending_of(reading, end)
     return Ending(FailureClass.NONE, f"nothing is wrong: vLLM is {DOING[reading.phase]}", reading.last_words())
-
-
-def _first_of(reading: Reading) -> Line | None:
-    """Return the line that began a standstill, if it is still at hand, else the last."""
-    first = reading.standstill.first
-    return next((line for line in reading.last if line.text == first), reading.last_words())
 
 
 def _of_match(match: Match, reading: Reading, end: LaunchEnd, masker: Masker) -> Failure:

@@ -1,6 +1,7 @@
 """Takes a line of vLLM's log apart: what it says and how loudly, and whether it only repeats what a user sent."""
 
 import re
+from dataclasses import dataclass
 
 MAX_CHARS = 4000  # of a line; every message that decides is shorter, dumps of inputs are not
 _PREFIX_CHARS = 300  # how far into a line the logger's prefix may end
@@ -27,6 +28,14 @@ _ECHOES = (
 )
 OPEN_ECHOES = ("Received request", "Generated response")
 _CLOSED = ("params:", "params=", "finish_reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the log: its number, from 1, and its text as it was written."""
+
+    number: int
+    text: str
 
 
 def message(line: str) -> str:

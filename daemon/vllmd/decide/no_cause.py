@@ -8,9 +8,9 @@ import re
 import signal
 from dataclasses import dataclass
 
-from vllmd.decide.log_lines import message
+from vllmd.decide.log_lines import Line, message
 from vllmd.decide.log_phase import DOING
-from vllmd.decide.log_reading import Line, Reading
+from vllmd.decide.log_reading import Reading
 from vllmd.model.failure import FailureClass
 from vllmd.model.host_facts import HostFacts
 from vllmd.model.launch_end import LaunchEnd

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from vllmd.decide.failure_texts import NCCL_STARTS
+from vllmd.decide.log_lines import Line
 
 _UNHEARD = "shared memory broadcast block"
 _STATISTICS = re.compile(
@@ -38,10 +39,10 @@ class Standstill:
 
     unheard: int = 0  # complaints since the last progress
     idle: int = 0  # statistics with requests and without tokens, since the last with tokens
-    first: str = ""  # the line that began it
+    first: Line | None = None  # that began it
     joining: bool = False  # the ranks were about to find each other
 
-    def hear(self, line: str, text: str) -> None:
+    def hear(self, line: Line, text: str) -> None:
         """Take in one line."""
         if _UNHEARD in text:
             self.unheard += 1
@@ -53,7 +54,7 @@ class Standstill:
         elif any(mark in text for mark in _PROGRESS):
             self._reset()
 
-    def _count(self, found: re.Match[str], line: str, text: str) -> None:
+    def _count(self, found: re.Match[str], line: Line, text: str) -> None:
         """Count a statistics line if it shows requests but no tokens; tokens are progress."""
         tokens = float(found["prompt"].rstrip(".") or 0) + float(found["generation"].rstrip(".") or 0)
         if tokens > 0:
@@ -64,7 +65,7 @@ class Standstill:
 
     def _reset(self) -> None:
         self.unheard = self.idle = 0
-        self.first = ""
+        self.first = None
         self.joining = False
 
     def stands(self, *, serving: bool) -> bool:
