@@ -48,6 +48,13 @@ def test_only_what_goes_on_for_long_is_a_hang(lines: list[str], state: ProcessSt
     assert diagnose_lines(lines, exit_code=None, state=state).kind is kind
 
 
+def test_statistics_that_are_no_numbers_count_for_nothing() -> None:
+    """A line that was cut or overwritten breaks nothing."""
+    odd = statistics(0.0, 3).replace("0.0 tokens/s", "1.2.3. tokens/s")
+    endless = statistics(0.0, 3).replace("Running: 3", f"Running: {'9' * 3000}")
+    assert diagnose_lines([SERVING, odd, endless], exit_code=None, state=ProcessState.RUNNING).kind is FailureClass.NONE
+
+
 def test_the_line_that_began_it_is_shown() -> None:
     """However much was printed since."""
     access = '(APIServer pid=1) INFO:     10.0.0.9:40010 - "GET /health HTTP/1.1" 200 OK'

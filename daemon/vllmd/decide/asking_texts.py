@@ -100,20 +100,20 @@ ARGUMENTS: tuple[Row, ...] = (
     ),
     row(
         "rror",
-        r"(?P<refusal>max_num_scheduled_tokens is set to .*|.*[Cc]onsider increasing max_num_batched_tokens or "
+        r"(?P<refusal>max_num_scheduled_tokens is set to .*|[Cc]onsider increasing max_num_batched_tokens or "
         r"decreasing num_speculative_tokens.*)",
         "vLLM refuses its arguments: {refusal}",
         FailureClass.INVALID_COMBINATION,
     ),
     row(
         "[type=",
-        r"Value error, (?P<refusal>\S.*?)\s*\[type=\w+, input_",
+        r"Value error, (?P<refusal>\S.{0,500}?) ?\[type=\w+, input_",
         "vLLM refuses its arguments: [{field}: ]{refusal}",
         FailureClass.INVALID_COMBINATION,
     ),
     row(
         "[type=",
-        r"^\s*(?:Assertion failed, )?(?P<refusal>\S.*?)\s*\[type=\w+, input_",
+        r"^\s*(?:Assertion failed, )?(?P<refusal>\S.{0,500}?) ?\[type=\w+, input_",
         "vLLM refuses its arguments: [{field}: ]{refusal}",
         FailureClass.INVALID_FLAG,
         cause="value",
@@ -171,13 +171,13 @@ MODEL: tuple[Row, ...] = (
     ),
     row(
         "rror",
-        r"(?P<model>\S+) is not a local folder and is not a valid model identifier",
+        r"(?:^|\s)(?P<model>\S+) is not a local folder and is not a valid model identifier",
         "no model at {model}",
         FailureClass.MODEL_ACCESS,
     ),
     row(
         "rror",
-        r"(?P<model>\S+) does not appear to have a file named (?P<file>\S+?)[.,]?(?:\s|$)",
+        r"(?:^|\s)(?P<model>\S+) does not appear to have a file named (?P<file>\S+?)[.,]?(?:\s|$)",
         "no model at {model}: {file} is missing",
         FailureClass.MODEL_ACCESS,
     ),

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from vllmd.decide.failure_texts import NCCL_STARTS
 from vllmd.decide.log_lines import Line
+from vllmd.decide.numbers import NUMBER
 
 _UNHEARD = "shared memory broadcast block"
 _STATISTICS = re.compile(
-    r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<generation>[\d.]+) tokens/s"
-    r"(?:, Running: (?P<running>\d+) reqs)?.*?(?:(?:Waiting|Pending): (?P<waiting>\d+) reqs)?,"
+    rf"Avg prompt throughput: (?P<prompt>{NUMBER}) tokens/s, "
+    rf"Avg generation throughput: (?P<generation>{NUMBER}) tokens/s"
 )
-_WAITING = re.compile(r"(?:Waiting|Pending|Deferred): (\d+) reqs")
+_REQUESTS = re.compile(r"(?:Running|Waiting|Pending|Deferred): (\d{1,12}) reqs")
 _UNHEARD_SERVING = 2  # minutes in a row
 _UNHEARD_STARTING = 5
 _UNHEARD_JOINING = 2  # while the ranks find each other, which takes seconds
@@ -56,10 +57,9 @@ class Standstill:
 
     def _count(self, found: re.Match[str], line: Line, text: str) -> None:
         """Count a statistics line if it shows requests but no tokens; tokens are progress."""
-        tokens = float(found["prompt"].rstrip(".") or 0) + float(found["generation"].rstrip(".") or 0)
-        if tokens > 0:
+        if float(found["prompt"]) + float(found["generation"]) > 0:
             self._reset()
-        elif int(found["running"] or 0) or any(int(count) for count in _WAITING.findall(text)):
+        elif any(int(count) for count in _REQUESTS.findall(text)):
             self.idle += 1
             self.first = self.first or line
 
