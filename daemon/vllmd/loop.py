@@ -238,11 +238,18 @@ class Loop:
                 kind, cause = _REFUSALS.get(event.kind, (FailureClass.INFRA_FAULT, event.kind))
                 return Failure(kind, phase, generation, event.reason, cause=cause)
             case StartStalled():
+                found = self._diagnosed(event)
+                if found.kind not in {FailureClass.NONE, FailureClass.HANG}:
+                    return found
                 text = f"the start showed no progress for {event.silent_s:.0f} s and was ended ({phase})"
                 return Failure(FailureClass.HANG, phase, generation, text)
             case Exited():
-                end = end_of(event, phase, self.supervisor.flags, self._instance)
-                return diagnose(self.supervisor.whole_log(), end, self._instance.masker)
+                return self._diagnosed(event)
+
+    def _diagnosed(self, event: Exited | StartStalled) -> Failure:
+        supervisor = self.supervisor
+        end = end_of(event, supervisor.phase, supervisor.flags, self._instance, self._snapshot)
+        return diagnose(supervisor.whole_log(), end, self._instance.masker)
 
     def _on_failure(self, failure: Failure) -> None:
         now_s, flags = self._clock.now_s(), self.supervisor.flags

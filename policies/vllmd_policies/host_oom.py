@@ -1,6 +1,6 @@
 """The host's memory ran out: fewer compilers at once, a smaller tier in host memory, else the operator's limit.
 
-No flag of the GPU's memory helps here, and none is touched.
+No flag of the GPU's memory helps here, and none is touched, except where the GPU's memory is the host's.
 """
 
 import json
@@ -9,17 +9,19 @@ from typing import Any
 from vllmd.decide.numbers import GIB, show_bytes
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
-from vllmd.model.flags import parse_number
-from vllmd_policies.memory_arithmetic import may_move, proposal
+from vllmd.model.flags import UTILIZATION, parse_number
+from vllmd_policies.memory_arithmetic import CPU_SPACE, lowered_utilization, may_move, on_cpu, proposal, show
 
 # One CUTLASS source of a mixture-of-experts kernel takes up to 8 GiB to compile (flashinfer); the host keeps 16 GiB.
 _JOB_GIB = 8.0
 _KEPT_GIB = 16.0
+_SHARED_STEP = 0.1  # of utilization, where nobody says how much the host lacks
 _JOBS = "MAX_JOBS"
 _TRANSFER = "kv-transfer-config"
 _EXTRA = "kv_connector_extra_config"
 _TIER = "cpu_bytes_to_use"
 # Flags whose value is memory of the host, in the order of what they cost to halve.
+_LARGEST_BYTES = 2**60
 _HOST_MEMORY = ("kv-offloading-size", "swap-space", "cpu-offload-gb", "mm-processor-cache-gb")
 
 
@@ -30,7 +32,12 @@ def host_oom(situation: Situation) -> Proposal | None:
         return None
     if failure.cause == "compiling":
         return _fewer_jobs(situation, failure)
-    return _smaller_tier(situation, failure) or _halved(situation, failure) or _stop(situation, failure)
+    return (
+        _smaller_tier(situation, failure)
+        or _halved(situation, failure)
+        or _smaller_pool(situation, failure)
+        or _stop(situation, failure)
+    )
 
 
 def _fewer_jobs(situation: Situation, failure: Failure) -> Proposal:
@@ -60,7 +67,7 @@ def _smaller_tier(situation: Situation, failure: Failure) -> Proposal | None:
         return None
     extra: Any = config.get(_EXTRA) if isinstance(config, dict) else None
     size: Any = extra.get(_TIER) if isinstance(extra, dict) else None
-    if not isinstance(size, int | float) or size <= 1:
+    if not isinstance(size, int) or not 1 < size < _LARGEST_BYTES:
         return None
     halved = {**config, _EXTRA: {**extra, _TIER: int(size) // 2}}
     reason = f"{failure.summary}; {_TIER} {show_bytes(size)} -> {show_bytes(size // 2)}"
@@ -75,6 +82,21 @@ def _halved(situation: Situation, failure: Failure) -> Proposal | None:
             reason = f"{failure.summary}; {name} {size:g} -> {size / 2:g}"
             return proposal("host_oom", failure, Wish.CHANGE_FLAGS, reason, {name: f"{size / 2:g}"})
     return None
+
+
+def _smaller_pool(situation: Situation, failure: Failure) -> Proposal | None:
+    """Shrink the KV pool where it lies in the host's memory: on the CPU backend, and where the GPU shares it."""
+    space = parse_number(situation.host.environ.get(CPU_SPACE, ""))
+    if on_cpu(situation, failure) and space is not None and space > 1 and not situation.supervised:
+        reason = f"{failure.summary}; {CPU_SPACE} {space:g} -> {space // 2:g}"
+        return proposal("host_oom", failure, Wish.SET_ENV, reason, env={CPU_SPACE: f"{space // 2:g}"})
+    if not situation.host.shares_memory and not on_cpu(situation, failure):
+        return None
+    target = lowered_utilization(situation, failure, None, _SHARED_STEP)
+    if target is None:
+        return None
+    reason = f"{failure.summary}; {UTILIZATION} -> {show(target)}, since the pool lies in the same memory"
+    return proposal("host_oom", failure, Wish.CHANGE_FLAGS, reason, {UTILIZATION: show(target)})
 
 
 def _stop(situation: Situation, failure: Failure) -> Proposal:

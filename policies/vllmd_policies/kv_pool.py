@@ -33,6 +33,7 @@ _BLOCK_TOKENS = 16  # vLLM's block: the pool holds whole ones
 _FIRST_POOL = 0.05
 _FIRST_POOL_BYTES = GIB
 _KINDS = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
+_EASY_TOP = 0.95
 _FEWEST_TOKENS = 1024
 _ABSURD_GRAPHS = 0.25  # of the device; captures take 0.3 to 3 GiB
 _ESTIMATE = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
@@ -49,6 +50,7 @@ def kv_pool_too_small(situation: Situation) -> Proposal | None:
         or _larger(situation, failure)
         or _shorter(situation, failure)
         or _smaller_steps(situation, failure)
+        or _larger_fixed(situation, failure)
         or _larger_space(situation, failure)
         or _stop(situation, failure)
     )
@@ -75,6 +77,16 @@ def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
     return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, changes)
 
 
+def _larger_fixed(situation: Situation, failure: Failure) -> Proposal | None:
+    """Raise a pool that a flag fixed to what one request needs and a tenth more; None if nobody said what that is."""
+    needed = _needed_bytes(failure)
+    if situation.supervised or KV_CACHE_BYTES not in situation.flags or not needed:
+        return None
+    target = int(needed * 1.1)
+    reason = f"{failure.summary}; {KV_CACHE_BYTES} -> {target}, which holds one request"
+    return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, {KV_CACHE_BYTES: str(target)})
+
+
 def _larger_space(situation: Situation, failure: Failure) -> Proposal | None:
     """Set the CPU backend's variable to what one request needs, or to its default, within what is free."""
     if situation.supervised or not on_cpu_pool(situation, failure):
@@ -97,6 +109,8 @@ def _larger(situation: Situation, failure: Failure) -> Proposal | None:
     if not may_move(situation, UTILIZATION) or pool_is_fixed(situation, failure):
         return None
     present, top = utilization(situation, failure), highest_utilization(situation, failure)
+    if not situation.supervised and "fitting_tokens" in failure.numbers:
+        top = min(top, _EASY_TOP)  # a length that fits is the safer answer than the last hundredths
     bottom, (least, wanted) = lowest(situation, UTILIZATION), _rise(situation, failure)
     target = min(max(round_up(present + wanted, _STEP), bottom), top)
     if target <= present or target < max(bottom, present + least):

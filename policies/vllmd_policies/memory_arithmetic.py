@@ -33,6 +33,7 @@ CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; the CPU backend's pool
 DEFAULT_UTILIZATION = 0.92
 
 _LEAST_STEP = 0.01
+_LEAST_PART = 0.5  # of the utilization: where more has to go, the pool is not what is too large
 # The first sample of vLLM whose CPU worker reads the utilization (0.11 does not, 0.32 does).
 _CPU_READS_UTILIZATION = (0, 20)
 
@@ -40,9 +41,9 @@ _FUZZ = 1e-9  # 0.29 * 100 is 28.999999999999996
 
 
 def utilization(situation: Situation, failure: Failure) -> float:
-    """Return the utilization that the failed launch ran with."""
-    stated = situation.flags.number(UTILIZATION)
-    return stated if stated is not None else failure.numbers.get("utilization", DEFAULT_UTILIZATION)
+    """Return the utilization that the failed launch ran with; the default where what is said is none."""
+    said = (situation.flags.number(UTILIZATION), failure.numbers.get("utilization"))
+    return next((value for value in said if value is not None and 0 < value <= 1), DEFAULT_UTILIZATION)
 
 
 def total_bytes(situation: Situation, failure: Failure) -> float | None:
@@ -52,10 +53,10 @@ def total_bytes(situation: Situation, failure: Failure) -> float | None:
     the pool (less than nothing if it is negative). Too small a total makes a rise too large, never too small.
     """
     total = failure.numbers.get("total_bytes") or situation.gpu_total_bytes
-    if total:
+    if total and total >= MIB:
         return float(total)
     weights, left = failure.numbers.get("weights_bytes"), failure.numbers.get("available_bytes")
-    if weights is None or left is None or weights + left <= 0:
+    if weights is None or left is None or weights + left < MIB:
         return None
     return (weights + left) / utilization(situation, failure)
 
@@ -128,7 +129,7 @@ def lowered_utilization(
         return None
     target = min(round_down(present - drop, 0.01), upper_bound(situation))
     target = max(target, lowest(situation, UTILIZATION))
-    return target if target < present else None
+    return target if _LEAST_PART * present <= target < present else None
 
 
 def _spare_part(situation: Situation, failure: Failure) -> float:

@@ -2,7 +2,7 @@
 
 import re
 
-from vllmd.decide.numbers import GIB, show_bytes
+from vllmd.decide.numbers import GIB, MIB, show_bytes
 from vllmd.decide.vllm_defaults import counts_whole_device
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
@@ -34,6 +34,7 @@ _HIGHEST = 0.98
 _UNIFIED_STEP = 0.15  # where the host's own programs use the same memory, and nobody printed how much
 OWN_LEFTOVER = "own-leftover"  # processes of our former launch hold it
 _LEAVING = re.compile(r"previous|predecessor|former|orphan|zombie|leftover|exiting|terminating|shutting", re.IGNORECASE)
+_ENDED = re.compile(r"\b(?:restart|stopp|kill|crash|redeploy|roll(?:out|ing))", re.IGNORECASE)
 _PATIENCE = 2  # identical failures before waiting is given up: a process that ends gives memory back within seconds
 
 
@@ -61,7 +62,9 @@ def _of_taken(situation: Situation, failure: Failure) -> Proposal:
     """Add a neighbour that vLLM counts as its own, wait for one that leaves, else ask for less."""
     if "requested_bytes" not in failure.numbers:
         return _beside(situation, failure) or _wait_or_stop(situation, failure)
-    if _LEAVING.search(situation.host.other_process or "") and situation.repeats < _PATIENCE:
+    host = situation.host
+    leaving = _LEAVING.search(host.other_process or "") or _ENDED.search(host.recent_event or "")
+    if leaving and situation.repeats < _PATIENCE:
         return _wait_or_stop(situation, failure)
     return _lower(situation, failure) or _wait_or_stop(situation, failure)
 
@@ -100,7 +103,7 @@ def fitting_utilization(situation: Situation, failure: Failure) -> float | None:
     """Return the utilization that fits into what is free, with a margin; None if the text had no numbers."""
     numbers = failure.numbers
     free, total, requested = (numbers.get(n) for n in ("free_bytes", "total_bytes", "requested_bytes"))
-    if free is None or not total or requested is None:
+    if free is None or not total or total < MIB or requested is None:
         return None
     present = utilization(situation, failure)
     target = present - (requested - free + _margin_bytes(failure)) / total

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from vllmd.model.argv import canonical_name
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure
-from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS, TENSOR_PARALLEL, FlagValue
+from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS, TENSOR_PARALLEL, UTILIZATION, FlagValue
 from vllmd_policies.memory_arithmetic import may_move, proposal
 
 # What a removed flag became (vLLM 0.8 to 0.33); dropping it is enough to start.
@@ -31,6 +31,9 @@ _SUCCESSORS: Mapping[str, str] = {
     "use-v2-block-manager": "it is the only one",
 }
 _SHORT: Mapping[str, str] = {"-tp": TENSOR_PARALLEL, "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size"}
+_NAMING = ("argument", "ambiguous", "field")  # the words that may hold the option's name
+_PERCENT = 100.0
+_LEAST_PERCENT = 30.0  # less was hardly meant as a percentage
 Changes = dict[str, FlagValue | None]
 
 
@@ -39,6 +42,8 @@ def refused_flags(situation: Situation) -> Proposal | None:
     failure = situation.failure
     if failure is None or (fit := _FITS.get(failure.cause)) is None:
         return None
+    if not failure.numbers.keys() >= _NEEDED.get(failure.cause, frozenset()):
+        return None  # it was no number of a computer
     found = fit(situation, failure)
     if found is None:
         return None
@@ -60,15 +65,28 @@ def _without_unknown(_: Situation, failure: Failure) -> tuple[Changes, str] | No
     return (dict.fromkeys(names), "; ".join(became)) if names else None
 
 
-def _without_value(_: Situation, failure: Failure) -> tuple[Changes, str] | None:
-    """Drop an option whose value vLLM refuses: its default is one that it takes."""
-    spellings = failure.words.get("argument", "").split("/")
-    named = next((word for word in spellings if word.startswith("--")), spellings[0]) or failure.words.get("ambiguous")
-    return ({_name(named): None}, "") if named and named.startswith("-") else None
+def _without_value(situation: Situation, failure: Failure) -> tuple[Changes, str] | None:
+    """Drop an option whose value vLLM refuses: its default is one that it takes. A percentage becomes a part."""
+    named = next((word for key in _NAMING for word in _spellings(failure.words.get(key, ""))), None)
+    if named is None:
+        return None
+    given = situation.flags.number(named)
+    if named == UTILIZATION and given is not None and _LEAST_PERCENT <= given < _PERCENT:
+        part = f"{given / _PERCENT:g}"
+        return {UTILIZATION: part}, f"{part} is {given:g} %"
+    return {named: None}, ""
 
 
-def _fewer_sequences(_: Situation, failure: Failure) -> tuple[Changes, str]:
+def _spellings(text: str) -> list[str]:
+    """Return the canonical names of an argument as argparse, pydantic or a sentence writes it, the long one first."""
+    words = sorted(text.lower().split("/"), key=lambda word: not word.startswith("--")) if text else []
+    return [_name(word if word.startswith("-") else "--" + word.replace(" ", "-")) for word in words]
+
+
+def _fewer_sequences(situation: Situation, failure: Failure) -> tuple[Changes, str]:
     """Take as many sequences as a step has tokens: never more memory, and the step stays as short as was asked."""
+    if "vllmd" in (situation.host.flag_origin or ""):
+        return {BATCHED_TOKENS: None}, f"{BATCHED_TOKENS} was vllmd's own change: back"
     tokens = failure.numbers["batched_tokens"]
     return {MAX_NUM_SEQS: f"{tokens:.0f}"}, f"{MAX_NUM_SEQS} -> {tokens:.0f}"
 
@@ -101,6 +119,12 @@ def _on_these_devices(_: Situation, failure: Failure) -> tuple[Changes, str]:
     return {}, f"lower {TENSOR_PARALLEL} to what is there ({there}), or give the server more GPUs"
 
 
+def _as_ranked(_: Situation, failure: Failure) -> tuple[Changes, str]:
+    """Allow the rank that the adapter has."""
+    rank = f"{failure.numbers['rank_tokens']:.0f}"
+    return {"max-lora-rank": rank}, f"max-lora-rank -> {rank}"
+
+
 def _half(_: Situation, __: Failure) -> tuple[Changes, str]:
     """Take the type that older GPUs have."""
     return {"dtype": "half"}, "--dtype half runs on this GPU"
@@ -111,6 +135,12 @@ def _name(text: str) -> str:
     return _SHORT.get(text.partition("=")[0], canonical_name(text))
 
 
+_NEEDED: Mapping[str, frozenset[str]] = {
+    "batched-below-seqs": frozenset({"batched_tokens"}),
+    "batched-below-length": frozenset({"asked_tokens"}),
+    "heads": frozenset({"heads", "ranks"}),
+    "lora-rank": frozenset({"rank_tokens"}),
+}
 _FITS: Mapping[str, Callable[[Situation, Failure], tuple[Changes, str] | None]] = {
     "unknown": _without_unknown,
     "value": _without_value,
@@ -120,4 +150,5 @@ _FITS: Mapping[str, Callable[[Situation, Failure], tuple[Changes, str] | None]] 
     "heads": _dividing,
     "devices": _on_these_devices,
     "bfloat16": _half,
+    "lora-rank": _as_ranked,
 }

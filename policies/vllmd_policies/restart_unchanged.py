@@ -32,14 +32,14 @@ def restart_unchanged(situation: Situation) -> Proposal | None:
         return _wish(failure, Wish.NOTHING)
     if failure.kind is FailureClass.CLEAN_EXIT and (situation.host.stop_requested or not situation.supervised):
         return _wish(failure, Wish.NOTHING)
-    if failure.kind is FailureClass.PROFILING_RACE:
-        return _wish(failure, Wish.WAIT_THEN_RETRY, "the same flags again once the free memory stands still")
     if not situation.supervised:
         if failure.kind is FailureClass.EXTERNAL_STOP:
             return _wish(failure, Wish.STOP, _who(situation))
         if situation.repeats >= _PATIENCE:
             again = f"{situation.repeats} times before in the same way"
             return _wish(failure, Wish.STOP, f"{again}: look at the host and its driver, or upgrade vLLM")
+    if failure.kind is FailureClass.PROFILING_RACE:
+        return _wish(failure, Wish.WAIT_THEN_RETRY, "the same flags again once the free memory stands still")
     served = failure.phase in (Phase.SERVING, Phase.SHUTDOWN)
     return _wish(failure, Wish.RESTART if served or situation.running else Wish.RETRY_UNCHANGED)
 

@@ -109,7 +109,7 @@ def _fewer_media(situation: Situation, failure: Failure) -> Proposal | None:
         if at_least(situation.version, _JSON_LIMITS_SINCE)
         else ",".join(f"{kind}={count}" for kind, count in limits.items())
     )
-    text = f"one image and no video a request: what is measured is {failure.words['multimodal']} tokens"
+    text = f"one image and no video a request: what is measured is {failure.words['multimodal']}"
     return _wish(failure, Wish.CHANGE_FLAGS, text, {_PER_REQUEST: written})
 
 

@@ -309,6 +309,7 @@ def test_errors_of_a_shutdown_are_no_causes() -> None:
         (-15, FailureClass.EXTERNAL_STOP, "SIGTERM from outside"),
         (-11, FailureClass.INFRA_FAULT, "SIGSEGV ended vLLM"),
         (-7, FailureClass.INFRA_FAULT, "shm may be too small"),
+        (132, FailureClass.INFRA_FAULT, "instructions that the processor lacks"),
         (-99, FailureClass.INFRA_FAULT, "signal 99"),
         (3, FailureClass.INFRA_FAULT, "exit code 3"),
         (None, FailureClass.INFRA_FAULT, "unknown exit code"),

@@ -1,6 +1,7 @@
 """`vllmd diagnose` on the command line: its answer for programs and for people, and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from captures import LOGS
-from vllmd.cli.diagnose import diagnose
+from corpus_score import DATA, in_folder
+from vllmd.cli.diagnose import Question, diagnose, explain
 
 LOG = str(LOGS / "h200-vllm-0.26.0" / "max-seq-len-exceeds-kv.log")
 
@@ -62,6 +64,8 @@ def test_a_variable_is_shown_as_it_is_set(tmp_path: Path) -> None:
         ((LOG, "--context", "{"), "no JSON"),
         ((LOG, "--context", "[1]"), "an object is wanted"),
         ((LOG, "--context", '{"gpu_total_gib": "much"}'), "gpu_total_gib must be a number, found 'much'"),
+        ((LOG, "--context", '{"gpu_total_gib": -1}'), "gpu_total_gib must be a number"),
+        ((LOG, "--context", '{"gpu_total_gib": NaN}'), "gpu_total_gib must be a number"),
         ((LOG, "--context", '{"gpu_count": {"a": 1}}'), "gpu_count must be a whole number"),
         ((LOG, "--context", '{"stop_requested": 3}'), "stop_requested must be true or false"),
         ((LOG, "--context", '{"hardware": {}}'), "hardware must be a text"),
@@ -90,6 +94,75 @@ def test_a_secret_of_the_argv_is_not_shown(tmp_path: Path) -> None:
     result = asked(str(log), "--argv", "--api-key s3cr3t-planted-value", "--json")
     assert "s3cr3t-planted-value" not in result.output
     assert json.loads(result.stdout)["set"] == {"--api-kee": None}
+
+
+_REFUSALS = (
+    r"ValueError: max_num_batched_tokens \(\d+\) must be greater than or equal to max_num_seqs \(\d+\)",
+    r"ValueError: Total number of attention heads \(\d+\) must be divisible by tensor parallel size \(\d+\)",
+)
+_LINES = st.lists(
+    st.one_of(
+        st.sampled_from([line for case in in_folder(DATA / "corpus") for line in case.lines]),
+        *(st.from_regex(re.compile(refusal), fullmatch=True) for refusal in _REFUSALS),
+        st.text(max_size=30),
+    ),
+    max_size=8,
+)
+_WORDS = st.lists(
+    st.sampled_from(
+        [
+            "--gpu-memory-utilization",
+            "--max-num-batched-tokens",
+            "--max-num-seqs",
+            "--max-model-len",
+            "--kv-transfer-config",
+            "--swap-space",
+            "--max-cudagraph-capture-size",
+            "0.9",
+            "nan",
+            "-inf",
+            "1e400",
+            "0",
+            "8192",
+            "32k",
+            "auto",
+            '{"kv_connector_extra_config": {"cpu_bytes_to_use": Infinity}}',
+        ]
+    ),
+    max_size=8,
+)
+_FACTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpu_total_gib": st.floats(0, 1e9),
+        "weights_gib": st.floats(0, 1e9),
+        "host_total_gib": st.floats(0, 1e9),
+        "other_process_used_gib": st.floats(0, 1e9),
+        "gpu_memory_utilization": st.floats(0, 2),
+        "unified_memory": st.booleans(),
+        "gpu_count": st.integers(0, 9),
+        "earlier_same_failures": st.integers(0, 10**9),
+        "env_MAX_JOBS": st.sampled_from(["inf", "4", "", "x"]),
+        "env_VLLM_ENGINE_READY_TIMEOUT_S": st.sampled_from(["nan", "600", "1e300"]),
+        "hardware": st.sampled_from(["CPU backend", "GB10", "1x (0.0 GiB)"]),
+        "stop_requested": st.booleans(),
+        "cgroup_oom_kill": st.integers(0, 2),
+    },
+)
+
+
+@given(
+    _LINES, _WORDS, _FACTS, st.sampled_from(["exited", "running", "starting"]), st.sampled_from([None, "0.6.0", "x"])
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_known_there_is_an_answer(
+    lines: list[str], words: list[str], facts: dict[str, object], state: str, version: str | None
+) -> None:
+    """No mixture of lines, options and facts breaks a rule, and an answer is always valid JSON."""
+    answer = explain(lines, Question(words, 1, state, version, facts))
+    assert json.dumps(answer, allow_nan=False)
+    utilization = answer["set"].get("--gpu-memory-utilization")
+    assert utilization is None or 0 < float(utilization) <= 1
 
 
 @given(st.binary(max_size=2000), st.one_of(st.none(), st.integers(-70, 300)), st.sampled_from(["exited", "running"]))

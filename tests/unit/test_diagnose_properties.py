@@ -20,6 +20,9 @@ _REAL = [
     for line in read_log(file)
 ]
 _PIECES = st.one_of(
+    st.from_regex(
+        r"Avg prompt throughput: [0-9.]{1,9} tokens/s, Avg generation throughput: [0-9.]{1,9} tokens/s", fullmatch=True
+    ),
     st.text(max_size=40),
     st.sampled_from([row.pattern.pattern for row in ROWS]),
     st.sampled_from([fact.key for fact in FACTS]),
@@ -109,3 +112,12 @@ def test_a_crash_that_repeats_a_hundred_thousand_lines_takes_less_than_a_second(
         started = time.process_time()
         _diagnose(lines, 1)
         assert time.process_time() - started < 1.0
+
+
+def test_long_errors_without_a_blank_are_no_trap() -> None:
+    """No pattern tries every place of a line against every other one."""
+    shapes = ("x" * 3800, "/a" * 1900, "a: " * 1300, "-" * 3800, "1" * 3800, " " * 3800, "(1" * 1900)
+    lines = [f"ValueError: {n}{shape} max_ [type= emory KV cache " for n in range(100) for shape in shapes]
+    started = time.process_time()
+    _diagnose(lines, 1)
+    assert time.process_time() - started < 2.0

@@ -256,12 +256,34 @@ def test_a_taken_port_is_held_and_the_operator_can_launch_again() -> None:
     assert built.state == ServerState.STARTING
 
 
+def test_an_executable_that_is_gone_for_a_moment_is_tried_again() -> None:
+    """An upgrade replaces files: a launch that cannot be spawned is retried with a growing wait, until the breaker."""
+    built = house(settings(SLO))
+    built.loop.begin()
+    for _ in range(4):
+        built.loop.on_event(LaunchRefused(built.server.ended(), "spawn-failed", "vllm cannot be started: no such file"))
+        assert built.state in {ServerState.STARTING, ServerState.BACKOFF}
+        built.tick(after_s=10.0)
+    built.loop.on_event(LaunchRefused(built.server.ended(), "spawn-failed", "vllm cannot be started: no such file"))
+    assert built.state == ServerState.HELD
+
+
 def test_a_stalled_start_is_launched_again() -> None:
     """A start without progress is the host's fault until it repeats."""
     built = house(settings(SLO))
     built.loop.begin()
     built.loop.on_event(StartStalled(built.server.ended(), 1200.0))
     assert built.state == ServerState.STARTING
+
+
+def test_a_stalled_start_whose_log_names_a_cause_is_that_failure() -> None:
+    """A host that cannot pin its memory never finishes a start, and no further start heals it."""
+    built = house(settings(SLO))
+    built.loop.begin()
+    built.log[:] = ["(Worker pid=7) WARNING 09-16 13:18:12 [gpu_worker.py:208] cudaHostRegister failed for rank=0"]
+    built.loop.on_event(StartStalled(built.server.ended(), 1200.0))
+    assert built.state == ServerState.HELD
+    assert "could not pin the memory" in built.told[-1].message
 
 
 def test_a_stop_while_draining_for_a_restart_stays_stopped() -> None:

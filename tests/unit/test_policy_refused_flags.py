@@ -63,6 +63,7 @@ def test_words_that_are_no_flags_are_no_remedy() -> None:
         ),
         (refused("above-limit", {"limit_tokens": 64}, argument="max_num_active_seqs"), {"max-num-active-seqs": "64"}),
         (refused("bfloat16"), {"dtype": "half"}),
+        (refused("lora-rank", {"rank_tokens": 64}), {"max-lora-rank": "64"}),
     ],
 )
 def test_what_the_words_say_is_done(failure: Failure, changes: dict[str, FlagValue | None]) -> None:

@@ -24,14 +24,15 @@ ARGUMENTS: tuple[Row, ...] = (
     ),
     row(
         "rror",
-        r"^\S.{0,40}: error: (?P<refusal>(?:argument (?P<argument>-[^:]+): |ambiguous option: (?P<ambiguous>\S+) ).+)",
+        r"(?:^|\s)[\w./-]+: error: "
+        r"(?P<refusal>(?:argument (?P<argument>-[^:]+): |ambiguous option: (?P<ambiguous>\S+) ).+)",
         "vLLM refuses its arguments: {refusal}",
         FailureClass.INVALID_FLAG,
         cause="value",
     ),
     row(
         "rror",
-        r"^\S.{0,40}: error: (?P<refusal>(?:the following arguments are required|argument ).+)",
+        r"(?:^|\s)[\w./-]+: error: (?P<refusal>(?:the following arguments are required|argument ).+)",
         "vLLM refuses its arguments: {refusal}",
         FailureClass.INVALID_FLAG,
     ),
@@ -59,6 +60,21 @@ ARGUMENTS: tuple[Row, ...] = (
         cause="above-limit",
     ),
     row(
+        "max_",
+        r"(?P<refusal>(?P<argument>max_num_seqs) \(\d+\) exceeds available Mamba cache blocks "
+        r"\((?P<limit_tokens>\d+)\))",
+        "vLLM refuses its arguments: {refusal}",
+        FailureClass.INVALID_COMBINATION,
+        cause="above-limit",
+    ),
+    row(
+        "max_",
+        r"(?P<refusal>LoRA rank (?P<rank_tokens>\d+) is greater than max_lora_rank \d+)",
+        "vLLM refuses its arguments: {refusal}",
+        FailureClass.INVALID_COMBINATION,
+        cause="lora-rank",
+    ),
+    row(
         "rror",
         r"(?P<refusal>(?:Total n|N)umber of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel "
         r"size \((?P<ranks>\d+)\))",
@@ -69,20 +85,35 @@ ARGUMENTS: tuple[Row, ...] = (
     row(
         "rror",
         r"(?P<refusal>(?:[Ww]orld size|Tensor parallel size|tensor_parallel_size) \(?(?P<ranks>\d+)\)? "
-        r".{0,40}larger than the number of available (?:GPUs|devices|XPUs)(?: \((?P<devices>\d+)\))?)",
+        r".{0,40}larger than the number of available (?:GPUs|devices|XPUs)(?: \((?P<devices>\d+)\))?|"
+        r"number of required GPUs exceeds the total number of available GPUs)",
         "vLLM refuses its arguments: {refusal}",
         FailureClass.INVALID_COMBINATION,
         cause="devices",
     ),
     row(
+        "rror",
+        r"(?P<argument>GPU memory utilization) must be less than 1\.0\. Got (?P<given>[\d.]+)\.",
+        "gpu-memory-utilization {given} is no part of the device: it goes from 0 to 1",
+        FailureClass.INVALID_FLAG,
+        cause="value",
+    ),
+    row(
+        "rror",
+        r"(?P<refusal>max_num_scheduled_tokens is set to .*|[Cc]onsider increasing max_num_batched_tokens or "
+        r"decreasing num_speculative_tokens.*)",
+        "vLLM refuses its arguments: {refusal}",
+        FailureClass.INVALID_COMBINATION,
+    ),
+    row(
         "[type=",
-        r"^\s*Value error, (?P<refusal>\S.*?)\s*\[type=\w+, input_",
+        r"Value error, (?P<refusal>\S.{0,500}?) ?\[type=\w+, input_",
         "vLLM refuses its arguments: [{field}: ]{refusal}",
         FailureClass.INVALID_COMBINATION,
     ),
     row(
         "[type=",
-        r"^\s*(?:Assertion failed, )?(?P<refusal>\S.*?)\s*\[type=\w+, input_",
+        r"^\s*(?:Assertion failed, )?(?P<refusal>\S.{0,500}?) ?\[type=\w+, input_",
         "vLLM refuses its arguments: [{field}: ]{refusal}",
         FailureClass.INVALID_FLAG,
         cause="value",
@@ -119,6 +150,7 @@ MODEL: tuple[Row, ...] = (
         r"model type \S+ but Transformers does not recognize this architecture|Cannot find model module|"
         r"No model architectures are specified|[Tt]he quantization method \S+ is not supported for the current GPU|"
         r"(?:Unknown|Unsupported) quantization method|type fp8e4nv not supported in this architecture|"
+        r"data type is not supported on CUDA arch|"
         r"FlashAttention only supports Ampere|Quantization scheme is not supported for the current GPU)",
         "vLLM cannot run this model here: {refusal}",
         FailureClass.UNSUPPORTED_MODEL,
@@ -139,13 +171,13 @@ MODEL: tuple[Row, ...] = (
     ),
     row(
         "rror",
-        r"(?P<model>\S+) is not a local folder and is not a valid model identifier",
+        r"(?:^|\s)(?P<model>\S+) is not a local folder and is not a valid model identifier",
         "no model at {model}",
         FailureClass.MODEL_ACCESS,
     ),
     row(
         "rror",
-        r"(?P<model>\S+) does not appear to have a file named (?P<file>\S+?)[.,]?(?:\s|$)",
+        r"(?:^|\s)(?P<model>\S+) does not appear to have a file named (?P<file>\S+?)[.,]?(?:\s|$)",
         "no model at {model}: {file} is missing",
         FailureClass.MODEL_ACCESS,
     ),
@@ -153,6 +185,13 @@ MODEL: tuple[Row, ...] = (
         "rror",
         r"[Cc]annot find any model weights with [`']?(?P<model>[^`'\s]+)",
         "no weights at {model}",
+        FailureClass.MODEL_ACCESS,
+    ),
+    row(
+        "rror",
+        r"Can't load (?P<what>tokenizer|the configuration|the model|image processor|feature extractor) (?:for|of) "
+        r"'(?P<model>[^']+)'",
+        "no model at {model}: {what} cannot be loaded",
         FailureClass.MODEL_ACCESS,
     ),
     row(

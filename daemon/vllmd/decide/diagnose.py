@@ -12,9 +12,9 @@ The decision, in order:
 import re
 from collections.abc import Iterable, Mapping
 
-from vllmd.decide.log_lines import message
+from vllmd.decide.log_lines import Line, message
 from vllmd.decide.log_phase import DOING, PHASES, later
-from vllmd.decide.log_reading import Line, Match, Reading
+from vllmd.decide.log_reading import Match, Reading
 from vllmd.decide.no_cause import Ending, ending_of
 from vllmd.decide.numbers import GIB, show_numbers
 from vllmd.decide.refine import Clues, refined
@@ -26,6 +26,8 @@ from vllmd.model.masking import Masker, plain
 from vllmd.model.server import Phase
 
 SUMMARY_CHARS = 300
+# A rank that the kernel killed leaves the others with errors like these.
+_MAY_FOLLOW = frozenset({FailureClass.INFRA_FAULT, FailureClass.HANG})
 _OPTIONAL = re.compile(r"\[([^\]]*)\]")
 _NAME = re.compile(r"\{(\w+)\}")
 _FIELD = re.compile(r"[a-z][a-z0-9_.]{2,60}")
@@ -65,7 +67,7 @@ def _deciding(reading: Reading, end: LaunchEnd) -> Match | None:
         return None
     if end.state is ProcessState.RUNNING and reading.follower is None:
         return None
-    if reading.root is not None:
+    if reading.root is not None and not (end.host.oom_killed and reading.root.kind in _MAY_FOLLOW):
         return reading.root
     if reading.standstill.stands(serving=reading.phase is Phase.SERVING) or end.host.oom_killed:
         return None
@@ -77,27 +79,23 @@ def _without_cause(reading: Reading, end: LaunchEnd) -> Ending:
     stands = reading.standstill.stands(serving=PHASES.index(reading.phase) >= PHASES.index(Phase.SERVING))
     if stands and not end.host.stop_requested and not end.host.oom_killed:
         text = f"vLLM stood still while {DOING[reading.phase]}: its log shows no progress since"
-        return Ending(FailureClass.HANG, text, _first_of(reading))
+        return Ending(FailureClass.HANG, text, reading.standstill.first)
     if end.state is ProcessState.EXITED:
         return ending_of(reading, end)
     return Ending(FailureClass.NONE, f"nothing is wrong: vLLM is {DOING[reading.phase]}", reading.last_words())
-
-
-def _first_of(reading: Reading) -> Line | None:
-    """Return the line that began a standstill, if it is still at hand, else the last."""
-    first = reading.standstill.first
-    return next((line for line in reading.last if line.text == first), reading.last_words())
 
 
 def _of_match(match: Match, reading: Reading, end: LaunchEnd, masker: Masker) -> Failure:
     """Return the failure that a line means."""
     numbers = _numbers(reading, end, match.numbers)
     words = reading.words | dict(match.words)
+    if _FIELD.fullmatch(above := message(match.above)):
+        words["field"] = above  # pydantic prints the name of an argument above what is wrong with it
     version = _version(reading, end)
     kind = refined(match.kind, Clues(numbers, match.phase, match.work, version, end.host, match.row.cause))
-    line = match.line
-    if not match.row.root and reading.error is not None and reading.error.number > line.number:
-        line = reading.error
+    line, error = match.line, reading.error
+    if not match.row.root and error is not None and (error.number > line.number or match.phase is not Phase.SERVING):
+        line = error  # what no row knows, and what this line follows from
     return Failure(
         kind=kind,
         phase=match.phase,
@@ -144,8 +142,6 @@ def _sentence(match: Match, words: Mapping[str, str], numbers: Mapping[str, floa
     """Return the row's summary with its names filled in."""
     names = {"port": "8000"} | dict(words) | show_numbers(numbers)
     names |= {"doing": str(match.work or DOING[match.phase])} | dict(match.words)
-    if _FIELD.fullmatch(above := message(match.above)):
-        names["field"] = above  # pydantic prints the name of an argument above what is wrong with it
     parts = _OPTIONAL.split(match.row.summary)  # always there, optional, always there, …
     return "".join(_filled(part, names, optional=i % 2 == 1) for i, part in enumerate(parts))
 

@@ -40,8 +40,12 @@ ERROR_KEYS = ("rror", "Exception", "Interrupt")
 CASCADES = ("Engine core initialization failed", "EngineDeadError", "Engine process failed", ": cancelled")
 # vLLM writes it every ten seconds while it works: what came before it did not end the server.
 HEALTHY = "Avg prompt throughput"
-# A new attempt, in a log that goes on over restarts.
-NEW_ATTEMPT = "API server version"
+# A new attempt, in a log that goes on over restarts: how a start of the server begins.
+NEW_ATTEMPT = ("API server version", "non-default args")
+
+
+# From here to the next line of progress the ranks find each other.
+NCCL_STARTS = "is using nccl=="
 
 
 class Work(StrEnum):
@@ -81,8 +85,9 @@ _ALL_KEYS = {
     *FRAMES,
     *OPEN_ECHOES,
     HEALTHY,
-    NEW_ATTEMPT,
+    *NEW_ATTEMPT,
     "shared memory broadcast block",
+    NCCL_STARTS,
     "_weights",
     "_dummy_",
 }

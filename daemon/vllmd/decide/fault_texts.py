@@ -10,7 +10,7 @@ DEVICE: tuple[Row, ...] = (
     both(
         "rror",
         r"(?P<what>No (?:CUDA|HIP|XPU) (?:GPUs|devices) are available|Found no NVIDIA driver|"
-        r"Failed to infer device type|"
+        r"Failed to infer device type|Device string must not be empty|"
         r"Error \d+: system not yet initialized|CUDA driver version is insufficient|"
         r"[Nn]o CUDA-capable device is detected|driver on your system is too old|Driver/library version mismatch|"
         r"libcuda\.so\.1: cannot open shared object|NVML Shared Library Not Found|CUDA initialization error)",
@@ -44,6 +44,12 @@ FAULTS: tuple[Row, ...] = (
     both(
         "rror",
         r"(?:CUDA|HIP)(?: driver)? error: (?!out of memory)(?P<what>[\w -]{3,80})",
+        "the GPU reported an error while {doing}: {what}",
+        FailureClass.INFRA_FAULT,
+    ),
+    both(
+        "by GPU node",
+        r"(?P<what>Memory access fault|HW Exception) by GPU node",
         "the GPU reported an error while {doing}: {what}",
         FailureClass.INFRA_FAULT,
     ),
@@ -140,6 +146,14 @@ FOLLOWING: tuple[Row, ...] = (
     ),
     row(
         "Failed core proc(s)",
+        r"Failed core proc\(s\): \{.*?: (?P<code>-7)\b",
+        "the engine was ended by SIGBUS while {doing}; /dev/shm may be too small (--shm-size or --ipc=host)",
+        FailureClass.INFRA_FAULT,
+        root=False,
+        cause="host",
+    ),
+    row(
+        "Failed core proc(s)",
         r"Failed core proc\(s\): \{.*?: (?P<code>-\d+)",
         "the engine was ended by a signal while {doing} (exit code {code})",
         FailureClass.INFRA_FAULT,
@@ -154,10 +168,25 @@ FOLLOWING: tuple[Row, ...] = (
     ),
     both(
         "ngine is already dead",
-        r"MQLLMEngine is already dead|AsyncLLMEngine is already dead|Background loop has errored already",
+        r"ngine is already dead",
         "the engine died while {doing}",
         FailureClass.INFRA_FAULT,
         root=False,
+    ),
+    both(
+        "ackground loop",
+        r"[Bb]ackground loop (?:has errored already|is stopped)",
+        "the engine died while {doing}",
+        FailureClass.INFRA_FAULT,
+        root=False,
+    ),
+    row(
+        "rror",
+        r"(?P<what>(?:ModuleNotFoundError|ImportError): .+)",
+        "vLLM's installation is broken: {what}",
+        FailureClass.INFRA_FAULT,
+        root=False,
+        cause="host",
     ),
     both(
         "fatal signal from worker",
@@ -165,6 +194,14 @@ FOLLOWING: tuple[Row, ...] = (
         "a worker died while {doing}",
         FailureClass.INFRA_FAULT,
         root=False,
+    ),
+    both(
+        "/health HTTP/1.",
+        r'"GET /health HTTP/1\.\d" 50[03]',
+        "the server reports itself unhealthy while {doing}: its engine is dead",
+        FailureClass.INFRA_FAULT,
+        root=False,
+        quiet=True,
     ),
     both(
         "egmentation fault",
@@ -182,7 +219,7 @@ FOLLOWING: tuple[Row, ...] = (
     ),
     row(
         "KeyboardInterrupt",
-        r"^KeyboardInterrupt: terminated",
+        r"(?:^|\s)KeyboardInterrupt: terminated",
         "somebody sent SIGTERM while vLLM was {doing}",
         FailureClass.EXTERNAL_STOP,
         root=False,

@@ -1,6 +1,7 @@
 """Takes a line of vLLM's log apart: what it says and how loudly, and whether it only repeats what a user sent."""
 
 import re
+from dataclasses import dataclass
 
 MAX_CHARS = 4000  # of a line; every message that decides is shorter, dumps of inputs are not
 _PREFIX_CHARS = 300  # how far into a line the logger's prefix may end
@@ -29,6 +30,14 @@ OPEN_ECHOES = ("Received request", "Generated response")
 _CLOSED = ("params:", "params=", "finish_reason")
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the log: its number, from 1, and its text as it was written."""
+
+    number: int
+    text: str
+
+
 def message(line: str) -> str:
     """Return what a line says, without colour, process, level, time and place; cut at a blank before MAX_CHARS."""
     return heard(line)[0]
@@ -51,8 +60,8 @@ def is_echo(line: str) -> bool:
 
 
 def is_access(line: str) -> bool:
-    """Whether a line reports a request: most of a long life's log, with an address that its sender chose."""
-    return " HTTP/1." in line
+    """Whether a line reports a request, no probe: most of a long life's log, with an address that its sender chose."""
+    return " HTTP/1." in line and "/health HTTP/1." not in line
 
 
 def opens_echo(line: str) -> bool:

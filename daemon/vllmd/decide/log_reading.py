@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllmd.decide.failure_texts import (
     CASCADES,
@@ -16,7 +16,7 @@ from vllmd.decide.failure_texts import (
     ROWS,
     Work,
 )
-from vllmd.decide.log_lines import heard, is_access, is_echo, is_logged, opens_echo
+from vllmd.decide.log_lines import Line, heard, is_access, is_echo, is_logged, opens_echo
 from vllmd.decide.log_phase import MARKS, PHASES
 from vllmd.decide.numbers import read_groups
 from vllmd.decide.standstill import Standstill
@@ -27,14 +27,6 @@ from vllmd.model.server import Phase
 _KEPT_LINES = 20  # of the end of the log
 _REMEMBERED = 500  # errors: a crash loop repeats a few of them thousands of times
 _ERRORS = frozenset(key for key in KEYS if any(key in error or error in key for error in ERROR_KEYS))
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the log: its number, from 1, and its text as it was written."""
-
-    number: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +90,17 @@ class Reading:
             if error and self.phase is Phase.SERVING:
                 self.error = Line(self._count, line)
             return
-        self.standstill.hear(line, text)
+        here = Line(self._count, line)
+        self.standstill.hear(here, text)
         self._advance(text, hits)
         if self.phase is Phase.SHUTDOWN or HEALTHY in text:
             return
-        if match := self._match(text, hits, line, quiet=quiet):
+        if match := self._match(text, hits, here, quiet=quiet):
             self._keep(match)
         elif not quiet and _ERRORS.intersection(hits) and self._is_error(text):
             # Of a start the first error counts, the later ones follow from it; of a long life the last.
             if self.error is None or self.phase is Phase.SERVING:
-                self.error = Line(self._count, line)
+                self.error = here
         else:
             self._learn(text, hits)
             return
@@ -126,9 +119,10 @@ class Reading:
             for mark, phase in _MARKS_OF[key]:
                 if mark in text and PHASES.index(phase) > PHASES.index(self.phase):
                     self._begin(phase)
-        if NEW_ATTEMPT in text and (self.root or self.follower):
+        if any(mark in text for mark in NEW_ATTEMPT) and (self.root or self.follower or self.phase is not Phase.CONFIG):
             self._forget()
-            self.phase = Phase.CONFIG
+            self.phase, self.shutdown = Phase.CONFIG, False
+            self.standstill = Standstill()
         elif HEALTHY in text and self.follower is None:
             self.root = None
             self.details.clear()
@@ -149,7 +143,7 @@ class Reading:
         self.root = self.follower = self.error = self._work = None
         self.details.clear()
 
-    def _match(self, text: str, hits: Sequence[str], line: str, *, quiet: bool) -> Match | None:
+    def _match(self, text: str, hits: Sequence[str], line: Line, *, quiet: bool) -> Match | None:
         """Return the first row that matches the line and means something in this phase."""
         rows = _ROWS_OF[hits[0]] if len(hits) == 1 else sorted({row for key in hits for row in _ROWS_OF[key]})
         for index in rows:
@@ -158,8 +152,7 @@ class Reading:
             if kind is None or (quiet and not row.quiet) or row.key not in text:
                 continue
             if found := row.pattern.search(text):
-                here = Line(self._count, line)
-                return Match(row, here, self._above, self.phase, self._work, kind, *read_groups(found))
+                return Match(row, line, self._above, self.phase, self._work, kind, *read_groups(found))
         return None
 
     def _keep(self, match: Match) -> None:
@@ -169,6 +162,9 @@ class Reading:
         elif self.root is None:
             self.root = match
         elif match.kind is self.root.kind:
+            free, least = match.numbers.get("free_bytes"), self.root.numbers.get("free_bytes")
+            if match.row is self.root.row and free is not None and least is not None and free < least:
+                self.root = replace(self.root, numbers=match.numbers)  # the worst rank decides
             for name, value in match.numbers.items():
                 self.details.setdefault(name, value)
 

@@ -154,7 +154,7 @@ ALLOCATING: tuple[Row, ...] = (
         "emory",
         r"Failed to load model - not enough GPU memory",
         "out of GPU memory while loading the weights",
-        FailureClass.WEIGHTS_DO_NOT_FIT,
+        FailureClass.WARMUP_OOM,
     ),
     # The host's own memory.
     row(
@@ -182,7 +182,7 @@ ALLOCATING: tuple[Row, ...] = (
     both(
         "emory",
         r"DefaultCPUAllocator: (?:can't|not enough)|\[Errno 12\] Cannot allocate memory|std::bad_alloc|"
-        r"^MemoryError|node running low on memory|killed due to memory pressure",
+        r"(?:^|\s)MemoryError\b|node running low on memory|killed due to memory pressure",
         "the host's memory ran out while vLLM was {doing}",
         FailureClass.HOST_OOM,
     ),
@@ -217,6 +217,7 @@ MEMORY_FACTS: tuple[Fact, ...] = (
     fact("Maximum concurrency", rf"Maximum concurrency for [\d,]+ tokens per request: (?P<concurrency>{NUMBER})x"),
     fact("CUDA graph memory", rf"Estimated CUDA graph memory: (?P<graphs_gib>{NUMBER}) GiB"),
     fact("initial_memory_usage", rf"initial_memory_usage=(?P<others_gib>{NUMBER})GiB"),
+    fact("profiled with", r"profiled with (?P<multimodal>\d+ \w+ items? of the maximum feature size)"),
     fact("for multi-modal", r"(?P<multimodal>\{'[^}]{1,80}\}) are reserved for multi-modal"),
     fact("reserved for KV Cache", rf"reserved for KV Cache is (?P<available_gib>{NUMBER})GiB"),
     fact(

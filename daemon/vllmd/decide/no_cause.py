@@ -4,18 +4,30 @@ An exit code is evidence, not truth: 0 also stands for a dead engine, 137 for a 
 0.7 and 0.8 that ended its own processes.
 """
 
+import re
 import signal
 from dataclasses import dataclass
 
-from vllmd.decide.log_lines import message
+from vllmd.decide.log_lines import Line, message
 from vllmd.decide.log_phase import DOING
-from vllmd.decide.log_reading import Line, Reading
+from vllmd.decide.log_reading import Reading
 from vllmd.model.failure import FailureClass
+from vllmd.model.host_facts import HostFacts
 from vllmd.model.launch_end import LaunchEnd
+from vllmd.model.server import Phase
 
 _FIRST_SIGNAL_CODE = 128  # a shell's or a container's exit code for signal n is 128 + n
 _LAST_SIGNAL = 64
 _STOPPING = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
+# Events after which somebody or something stops servers.
+_STOPPERS = re.compile(
+    r"\b(?:docker (?:stop|kill)|drain|evict|roll(?:out|ing)|redeploy|delet|reboot|shut ?down|stopp)", re.IGNORECASE
+)
+# Crashes that come again until the operator acts.
+_HINTS = {
+    "SIGBUS": "; /dev/shm may be too small (--shm-size or --ipc=host)",
+    "SIGILL": "; this build of vLLM uses instructions that the processor lacks",
+}
 _CRASHING = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
 
 
@@ -34,7 +46,7 @@ def ending_of(reading: Reading, end: LaunchEnd) -> Ending:
     doing, name, last = DOING[reading.phase], signal_name(end.exit_code), reading.last_words()
     if end.host.stop_requested:
         return Ending(FailureClass.CLEAN_EXIT, "vLLM ended as asked")
-    if end.host.oom_killed:
+    if end.host.oom_killed or (name == "SIGKILL" and reading.phase is Phase.LOADING and outgrows(end.host)):
         return Ending(
             FailureClass.HOST_OOM, f"the kernel ended vLLM for want of host memory while it was {doing}", last
         )
@@ -60,13 +72,20 @@ def _by_signal(name: str, doing: str, last: Line | None, end: LaunchEnd) -> Endi
     if name in _STOPPING:
         return Ending(FailureClass.EXTERNAL_STOP, f"{name} from outside ended vLLM while it was {doing}", last)
     if name in _CRASHING:
-        cause = "host" if name == "SIGBUS" else ""
-        hint = "; /dev/shm may be too small (--shm-size or --ipc=host)" if cause else ""
+        hint = _HINTS.get(name, "")
+        cause = "host" if hint else ""
         return Ending(FailureClass.INFRA_FAULT, f"{name} ended vLLM while it was {doing}{hint}", last, cause)
-    if name == "SIGKILL" and end.host.oom_killed is False:
+    stopped = end.host.oom_killed is False or _STOPPERS.search(end.host.recent_event or "")
+    if name == "SIGKILL" and (stopped or end.host.startup_probe_s is not None):
         return Ending(FailureClass.EXTERNAL_STOP, f"SIGKILL from outside ended vLLM while it was {doing}", last)
     hint = "; the kernel does that when the host runs out of memory" if name == "SIGKILL" else ""
     return Ending(FailureClass.INFRA_FAULT, f"{name} from outside ended vLLM while it was {doing}{hint}", last)
+
+
+def outgrows(host: HostFacts) -> bool:
+    """Whether the weights alone are more than the host's memory or the container's limit holds."""
+    limit = host.memory_limit_gib or host.host_total_gib
+    return limit is not None and host.weights_gib is not None and host.weights_gib >= limit
 
 
 def signal_name(exit_code: int | None) -> str:

@@ -15,6 +15,7 @@ from vllmd.model.server import Phase
 # Of the device: what a desktop, a driver and an operating system take; more belongs to another program.
 _USUAL_PART = 0.25
 _USUAL_PART_UNIFIED = 0.5  # where the GPU's memory is the host's
+_NEARLY_FULL_PART = 0.85  # below, it is the activation peak that fills the device, and that can shrink
 _FULL_PART = 0.93  # weights above it leave no room for anything else
 # vLLM's budget ends here in practice: the driver and torch's workspace need the rest.
 _HIGHEST_UTILIZATION = 0.99
@@ -41,6 +42,8 @@ def refined(kind: FailureClass, clues: Clues) -> FailureClass:
 def _more_than_free(clues: Clues) -> FailureClass:
     """Tell a utilization that is too high from memory that somebody else holds."""
     free, total = clues.numbers.get("free_bytes"), clues.numbers.get("total_bytes")
+    if clues.cause == "no-number" and (clues.work or _WORK.get(clues.phase)) is Work.WEIGHTS:
+        return FailureClass.WEIGHTS_DO_NOT_FIT
     if free is None or not total or "requested_bytes" not in clues.numbers:
         return FailureClass.UTILIZATION_TOO_HIGH
     usual = _USUAL_PART_UNIFIED if clues.host.shares_memory else _USUAL_PART
@@ -63,7 +66,8 @@ def _nothing_for_the_pool(clues: Clues) -> FailureClass:
         return FailureClass.UTILIZATION_TOO_LOW
     if available is not None and utilization is not None:
         most = available + (_HIGHEST_UTILIZATION - utilization) * total + graphs
-        return FailureClass.WEIGHTS_DO_NOT_FIT if most <= 0 else FailureClass.UTILIZATION_TOO_LOW
+        full = most <= 0 and weights >= _NEARLY_FULL_PART * total
+        return FailureClass.WEIGHTS_DO_NOT_FIT if full else FailureClass.UTILIZATION_TOO_LOW
     return FailureClass.WEIGHTS_DO_NOT_FIT if weights >= _FULL_PART * total else FailureClass.UTILIZATION_TOO_LOW
 
 

@@ -1,29 +1,44 @@
 """What a policy may read, gathered from what the loop knows."""
 
+from dataclasses import replace
+
+from vllmd.decide.numbers import GIB
 from vllmd.decide.vllm_defaults import batch_defaults, chunked_prefill_default
 from vllmd.model.decision import Assessment, Situation
 from vllmd.model.failure import Failure
 from vllmd.model.flags import UTILIZATION, Flags
 from vllmd.model.host_facts import HostFacts
 from vllmd.model.instance import Instance
-from vllmd.model.launch_end import LaunchEnd
-from vllmd.model.server import Exited, Phase
+from vllmd.model.launch_end import LaunchEnd, ProcessState
+from vllmd.model.server import Exited, Phase, StartStalled
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import StartFacts
 
 _JUST_ABOVE = 0.001  # of utilization: the finest step that is ever computed
 
 
-def end_of(event: Exited, phase: Phase, flags: Flags, instance: Instance) -> LaunchEnd:
-    """Return what is known of a launch's end. An end that we asked for is not diagnosed: this one, nobody asked for."""
+def end_of(
+    event: Exited | StartStalled, phase: Phase, flags: Flags, instance: Instance, snapshot: Snapshot | None
+) -> LaunchEnd:
+    """Return what is known of a launch's end, which nobody asked for, or of a start that stands still."""
     return LaunchEnd(
         generation=event.generation,
-        exit_code=event.exit_code,
+        exit_code=event.exit_code if isinstance(event, Exited) else None,
+        state=ProcessState.EXITED if isinstance(event, Exited) else ProcessState.STARTING,
         phase=phase,
         flags=flags,
         version=instance.catalogue.version,
-        host=HostFacts(stop_requested=False),
+        host=replace(host_facts_of(snapshot), stop_requested=False),
     )
+
+
+def host_facts_of(snapshot: Snapshot | None) -> HostFacts:
+    """Return what the last reading says of the host."""
+    gpus = snapshot.gpus if snapshot else None
+    if not gpus:
+        return HostFacts()
+    smallest = min(gpus, key=lambda g: g.total_bytes)
+    return HostFacts(hardware=smallest.name, gpu_total_gib=smallest.total_bytes / GIB, gpu_count=len(gpus))
 
 
 def situation_of(
@@ -62,4 +77,5 @@ def situation_of(
         gpu_free_bytes=smallest.free_bytes if smallest else None,
         gpu_total_bytes=smallest.total_bytes if smallest else None,
         version=instance.catalogue.version,
+        host=host_facts_of(snapshot),
     )

@@ -7,16 +7,31 @@ long compilation, so that it counts only when nothing follows), and its statisti
 import re
 from dataclasses import dataclass
 
+from vllmd.decide.failure_texts import NCCL_STARTS
+from vllmd.decide.log_lines import Line
+from vllmd.decide.numbers import NUMBER
+
 _UNHEARD = "shared memory broadcast block"
 _STATISTICS = re.compile(
-    r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<generation>[\d.]+) tokens/s"
-    r"(?:, Running: (?P<running>\d+) reqs)?.*?(?:(?:Waiting|Pending): (?P<waiting>\d+) reqs)?,"
+    rf"Avg prompt throughput: (?P<prompt>{NUMBER}) tokens/s, "
+    rf"Avg generation throughput: (?P<generation>{NUMBER}) tokens/s"
 )
-_WAITING = re.compile(r"(?:Waiting|Pending|Deferred): (\d+) reqs")
+_REQUESTS = re.compile(r"(?:Running|Waiting|Pending|Deferred): (\d{1,12}) reqs")
 _UNHEARD_SERVING = 2  # minutes in a row
 _UNHEARD_STARTING = 5
+_UNHEARD_JOINING = 2  # while the ranks find each other, which takes seconds
 _IDLE = 3  # statistics in a row: half a minute at vLLM's default
-_PROGRESS = ("Completed |", "Capturing CUDA graph", "it/s]", "s/it]", "torch.compile", "Application startup complete")
+_PROGRESS = (
+    "Starting to load model",
+    "Model loading took",
+    "KV cache",
+    "Completed |",
+    "Capturing CUDA graph",
+    "it/s]",
+    "s/it]",
+    "torch.compile",
+    "Application startup complete",
+)
 
 
 @dataclass(slots=True)
@@ -25,33 +40,36 @@ class Standstill:
 
     unheard: int = 0  # complaints since the last progress
     idle: int = 0  # statistics with requests and without tokens, since the last with tokens
-    first: str = ""  # the line that began it
+    first: Line | None = None  # that began it
+    joining: bool = False  # the ranks were about to find each other
 
-    def hear(self, line: str, text: str) -> None:
+    def hear(self, line: Line, text: str) -> None:
         """Take in one line."""
         if _UNHEARD in text:
             self.unheard += 1
             self.first = self.first or line
+        elif NCCL_STARTS in text:
+            self.joining = True
         elif found := _STATISTICS.search(text):
             self._count(found, line, text)
         elif any(mark in text for mark in _PROGRESS):
             self._reset()
 
-    def _count(self, found: re.Match[str], line: str, text: str) -> None:
+    def _count(self, found: re.Match[str], line: Line, text: str) -> None:
         """Count a statistics line if it shows requests but no tokens; tokens are progress."""
-        tokens = float(found["prompt"].rstrip(".") or 0) + float(found["generation"].rstrip(".") or 0)
-        if tokens > 0:
+        if float(found["prompt"]) + float(found["generation"]) > 0:
             self._reset()
-        elif int(found["running"] or 0) or any(int(count) for count in _WAITING.findall(text)):
+        elif any(int(count) for count in _REQUESTS.findall(text)):
             self.idle += 1
             self.first = self.first or line
 
     def _reset(self) -> None:
         self.unheard = self.idle = 0
-        self.first = ""
+        self.first = None
+        self.joining = False
 
     def stands(self, *, serving: bool) -> bool:
         """Whether it has gone on long enough to be no pause."""
         if not serving:
-            return self.unheard >= _UNHEARD_STARTING
+            return self.unheard >= (_UNHEARD_JOINING if self.joining else _UNHEARD_STARTING)
         return self.unheard >= _UNHEARD_SERVING or self.idle >= _IDLE

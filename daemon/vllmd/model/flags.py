@@ -64,6 +64,7 @@ class Flags(Mapping[str, FlagValue]):
         return {n: (baseline.get(n), self.get(n)) for n in names if baseline.get(n) != self.get(n)}
 
 
+_LARGEST = 1e18  # an exabyte; what is more, or no number at all ("nan"), is no value to compute with
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -72,9 +73,10 @@ def parse_number(text: str) -> float | None:
     factor = _SUFFIXES.get(text[-1:], 1)
     body = text[:-1] if factor != 1 else text
     try:
-        return float(body) * factor
+        number = float(body) * factor
     except ValueError:
         return None
+    return number if abs(number) <= _LARGEST else None
 
 
 def show_value(value: FlagValue | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from vllmd.errors import VllmdError
 
+_LARGEST = 1e9  # of any fact: GiB, counts, seconds
 _ENVIRONMENT = "env_"
 _GIB_IN_PROSE = re.compile(r"(\d+(?:\.\d+)?) GiB")
 # Devices whose GPU shares the host's memory: NVIDIA's Jetson and GB10 (DGX Spark), AMD's APUs.
@@ -101,10 +102,8 @@ def _read(name: str, kind: str, value: Any) -> object:  # noqa: ANN401 - JSON of
                 return str(value)
             case "bool" if isinstance(value, bool):
                 return value
-            case "int" if isinstance(value, int | str | float):
-                return int(value)
-            case "float" if isinstance(value, int | str | float):
-                return float(value)
+            case "int" | "float" if isinstance(value, int | str | float) and 0 <= float(value) <= _LARGEST:
+                return int(value) if wanted == "int" else float(value)
             case _:
                 pass
     except (ValueError, OverflowError):
