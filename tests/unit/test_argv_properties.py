@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from option_catalogues import real_catalogue
@@ -59,6 +59,7 @@ def test_any_words_can_be_read(argv: list[str]) -> None:
 
 
 @unhurried
+@example(argv=["--model", "--additional-config"])
 @given(st.lists(words, max_size=8))
 def test_the_canonical_form_says_the_same(argv: list[str]) -> None:
     """Reading what was rendered gives the command again, whenever vLLM would not refuse its words."""

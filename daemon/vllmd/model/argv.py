@@ -113,7 +113,7 @@ def _takes_word(program: Sequence[str]) -> bool:
 def _moved_model(words: Sequence[str]) -> tuple[str | None, Sequence[str]]:
     """Return the model of `--model MODEL` and the other words: `vllm serve` puts it in front of all words (0.11 on)."""
     for place, word in enumerate(words):
-        if word == "--model" and place + 1 < len(words):
+        if word == "--model" and place + 1 < len(words) and not words[place + 1].startswith("-"):
             return words[place + 1], (*words[:place], *words[place + 2 :])
         if word.startswith("--model=") and word != "--model=":
             return word.removeprefix("--model="), (*words[:place], *words[place + 1 :])

@@ -77,7 +77,7 @@ def _note(seen: Seen, look: Look) -> list[Row]:
     told = f"{headline(seen.instance)}: {text(seen.instance, 'message')}" if seen.live else seen.problem
     first: Row = [(f"{glyph} {seen.name}  ", style), (told, Style.PLAIN)]
     failure = part(seen.instance, "last_failure")
-    past = seen.instance.get("state") in {"serving", "stopped"}
+    past = text(seen.instance, "state") in {"serving", "stopped"}
     cause = [] if past or not failure else labelled("cause", text(failure, "summary"))
     steps = next_steps(seen.instance, seen.name, live=seen.live, denied=seen.denied)
     return [first, *cause, *(row for step in steps[:1] for row in labelled("next", step))]
