@@ -130,10 +130,10 @@ def _lower(situation: Situation, failure: Failure) -> Proposal | None:
 
 
 def _wait_or_stop(situation: Situation, failure: Failure) -> Proposal:
-    """Give whoever holds the memory some time, then ask the operator."""
+    """Give whoever holds the memory some time, then ask the operator; a server of vllmd's own has the breaker."""
     target = fitting_utilization(situation, failure)
     fits = "" if target is None else f"; only {UTILIZATION} {show(target)} would fit"
-    if situation.repeats < _PATIENCE:
+    if situation.supervised or situation.repeats < _PATIENCE:
         reason = f"{failure.summary}{fits}, so the memory is given time to come back"
         return proposal("memory_taken", failure, Wish.WAIT_THEN_RETRY, reason)
     advice = f"free the memory that other processes hold, or lower {UTILIZATION} yourself"

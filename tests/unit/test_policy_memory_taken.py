@@ -52,11 +52,16 @@ def test_our_own_leftover_is_waited_for() -> None:
         (failure_of(FailureClass.GPU_MEMORY_TAKEN), GUARDS),  # no numbers
     ],
 )
-def test_where_nothing_fits_it_waits_and_then_asks(
-    failure: Failure, bounds: dict[str, tuple[float | None, float | None]]
-) -> None:
-    """Memory often comes back by itself; if not, the operator learns what is free."""
-    wishes = [memory_taken(situation(failure, {UTILIZATION: "0.85"}, bounds=bounds, repeats=n)) for n in range(3)]
+def test_where_nothing_fits_it_waits(failure: Failure, bounds: dict[str, tuple[float | None, float | None]]) -> None:
+    """Memory often comes back by itself; how often to try is for the daemon's breaker."""
+    wishes = [memory_taken(situation(failure, {UTILIZATION: "0.85"}, bounds=bounds, repeats=n)) for n in range(4)]
+    assert {w.wish for w in wishes if w} == {Wish.WAIT_THEN_RETRY}
+
+
+def test_a_log_alone_waits_twice_and_then_asks() -> None:
+    """Without a daemon's breaker the third like failure is the operator's, who learns what is free."""
+    seen = situation(taken(36.75, 121.63, 103.38), {UTILIZATION: "0.85"}, bounds=GUARDS)
+    wishes = [memory_taken(replace(seen, supervised=False, repeats=n)) for n in range(3)]
     assert [w.wish for w in wishes if w] == [Wish.WAIT_THEN_RETRY, Wish.WAIT_THEN_RETRY, Wish.STOP]
     assert wishes[2] is not None
     assert "free the memory that other processes hold" in wishes[2].reason
