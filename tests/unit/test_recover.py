@@ -43,6 +43,23 @@ def test_no_flag_helps_is_held_after_one_launch() -> None:
     assert (hold.reason, hold.message) == (HoldReason.OPERATOR, "no model at /srv/x")
 
 
+def test_flags_of_ours_that_never_served_are_left_for_those_that_did() -> None:
+    """Whether no flag helps or the remedy is held: what served last is better than being held."""
+    served = Flags((("gpu-memory-utilization", "0.92"),))
+    failure = Failure(FailureClass.UTILIZATION_TOO_LOW, Phase.PROFILING, 2, "no memory left for the KV pool")
+    facts, crashes = replace(FACTS, served=served), CrashRecord(2, ())
+    situation = Situation(FLAGS, FLAGS, failure=failure)
+    stop = Proposal("p", Domain.MEMORY, Wish.STOP, "stop")
+    frozen = replace(LOWER, changes={"max-num-seqs": "8"})
+    found = [
+        decide_recovery(situation, failure, (lambda _: stop,), facts, Mode.ACTIVE, crashes),
+        decide_recovery(situation, failure, (lambda _: frozen,), facts, Mode.ACTIVE, crashes),
+    ]
+    assert [(c.action, c.flags_after) for c in found if isinstance(c, Change)] == [(Action.ROLLBACK, served)] * 2
+    unserved = replace(facts, served=None)
+    assert isinstance(decide_recovery(situation, failure, (lambda _: stop,), unserved, Mode.ACTIVE, crashes), Hold)
+
+
 def test_advice_alone_starts_the_server_again_with_the_same_flags() -> None:
     """In advisory mode the server still comes back, and the reason names what would have been changed."""
     change = decided(LOWER, mode=Mode.ADVISORY)

@@ -1,8 +1,9 @@
 """From a failure to a decision: launch again, with which flags, after how long, or hold.
 
-The tree, in order: no flag helps, or only a variable → hold · the policy has other flags, they pass the gates and
-memory is active → launch with them (at once, the first times) · these flags never came to serve and others did → back
-to those · five failures of a class in the breaker's window → hold · otherwise the same flags after a growing wait.
+The tree, in order: no flag helps → back to flags that served, where these are ours and never did, else hold · only a
+variable helps → hold · the policy has other flags, they pass the gates and memory is active → launch with them (at
+once, the first times) · these flags never came to serve and others did → back to those · five failures of a class in
+the breaker's window → hold · otherwise the same flags after a growing wait.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def decide_recovery(
     """Decide what follows a failure. A Hold means that the server stays down until somebody acts."""
     wish = propose(situation, policies)
     if wish is not None and wish.wish is Wish.STOP:
-        return Hold(HoldReason.OPERATOR, wish.reason)
+        return _back_to_what_served(failure, facts, mode) or Hold(HoldReason.OPERATOR, wish.reason)
     if wish is not None and wish.env:
         return Hold(HoldReason.OPERATOR, f"{wish.reason}; vllmd does not change the server's environment itself yet")
     remedy = allow(wish, facts) if wish is not None and wish.wish is Wish.CHANGE_FLAGS else None
