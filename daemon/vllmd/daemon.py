@@ -111,7 +111,6 @@ class Daemon:
             self._loop.begin()
             self._notifier.ready()
             await self._until_stopped(events)
-            self._notifier.stopping()
 
     async def _until_stopped(self, events: "asyncio.Task[None]") -> None:
         """Do one piece of work after the other.
@@ -199,8 +198,12 @@ class Daemon:
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._work.put_nowait, self._loop.stop)
+            loop.add_signal_handler(number, self._work.put_nowait, self._stop)
         loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: a changed configuration needs a restart of vllmd")
+
+    def _stop(self) -> None:
+        self._notifier.stopping()
+        self._loop.stop()
 
     def _commands(self) -> dict[str, Command]:
         return {

@@ -1,7 +1,7 @@
 """Reads the file that holds the server's environment variables."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllmd.config.sources import read_text
@@ -35,7 +35,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     """
     text = read_text(path)
     if isinstance(text, Finding):
-        raise ConfigError([text])
+        raise ConfigError([replace(text, wanted="a readable file of NAME=VALUE lines")])
     variables: dict[str, str] = {}
     findings: list[Finding] = []
     for number, line in enumerate(text.split("\n"), start=1):
