@@ -77,6 +77,7 @@ class Daemon:
         self._gpu = GpuWatch(NvmlReader(self._is_ours))
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._told = True  # whether the last status came to status.json
         self._armed_s: float | None = None  # the due launch that a timer waits for
         self._loop = self._build_loop(policies, refresh)
 
@@ -223,7 +224,11 @@ class Daemon:
         try:
             write_status(self._place.status_file, status_document(status))
         except OSError as error:
-            log.warning("status.json cannot be written", reason=str(error))
+            if self._told:  # once, not with every status
+                log.warning("status.json cannot be written", reason=str(error))
+            self._told = False
+        else:
+            self._told = True
 
 
 def _logs(folder: Path) -> Logs:
