@@ -67,11 +67,6 @@ class Supervisor:
         self._coming: Next | None = None
 
     @property
-    def current(self) -> Next:
-        """The launch that lives, or lived last."""
-        return self._current
-
-    @property
     def flags(self) -> Flags:
         """The flags in force, or those of the launch that comes."""
         return (self._coming or self._current).flags

@@ -39,7 +39,7 @@ def _gap_s() -> float:
         while not [child for child in set(vllmd.children()) - before if _leads_a_session(child)]:
             if time.perf_counter() - died_s > _START_LIMIT_S:
                 raise TimeoutError(daemon.story("no launch after the server's death", daemon.status()))
-            time.sleep(0.002)
+            time.sleep(0.002)  # /proc sends no event; the resolution of this measurement
         gap_s = time.perf_counter() - died_s
         daemon.wait_serving(2, _START_LIMIT_S)
         return gap_s
@@ -62,14 +62,14 @@ def daemon_costs() -> Iterator[Measurement]:
         }
         with running(Path(folder), serve(free_port()), settings, host()) as daemon:
             daemon.wait_serving(1, _START_LIMIT_S)
-            time.sleep(_SETTLE_S)
+            time.sleep(_SETTLE_S)  # so that the start's own work is not counted
             yield from _costs(daemon)
 
 
 def _costs(daemon: VllmdProcess) -> Iterator[Measurement]:
     vllmd = psutil.Process(daemon.process.pid)
     before = vllmd.cpu_times()
-    time.sleep(_SPAN_S)
+    time.sleep(_SPAN_S)  # the span that is measured
     after = vllmd.cpu_times()
     age_s = daemon.status()["data"]["age_seconds"]
     assert age_s is not None, "the page was not read"

@@ -50,7 +50,7 @@ class PrometheusServer:
         deadline = time.monotonic() + within_s
         while not (series := self.range(query)):
             assert time.monotonic() < deadline, f"no sample within {within_s:.0f} s: {query}"
-            time.sleep(_STEP_S / 2)
+            time.sleep(_STEP_S / 2)  # Prometheus scrapes at its interval and sends no event
         return series
 
 
@@ -104,7 +104,7 @@ def _wait_ready(process: "subprocess.Popen[bytes]", url: str, log: Path) -> None
     while not _ready(url):
         assert process.poll() is None, log.read_text(encoding="utf-8")
         assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
-        time.sleep(0.05)
+        time.sleep(0.05)  # another program's readiness can only be asked for
 
 
 def _ready(url: str) -> bool:

@@ -103,7 +103,7 @@ class VllmdProcess:
                 raise AssertionError(self.story(f"vllmd ended with code {ended} before: {what}", instance))
             if time.monotonic() > deadline:
                 raise AssertionError(self.story(f"not within {within_s:.0f} s: {what}", instance))
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # asked over the command line, which sends no event
 
     def wait_serving(self, generation: int, within_s: float) -> Instance:
         """Wait until the launch with this number, or a later one, serves."""

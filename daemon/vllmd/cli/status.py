@@ -158,6 +158,6 @@ def _watch(there: Sequence[Places], look: Look, every_s: float, *, wants_json: b
                 click.echo(_CLEAR, nl=False)
             _show(seen, look, wants_json=wants_json, indent=None)
             sys.stdout.flush()
-            time.sleep(every_s)
+            time.sleep(every_s)  # the operator's own interval; an interrupt ends it
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)

@@ -128,7 +128,6 @@ class HoldReason(StrEnum):
     VERIFYING = "verifying"
     ALREADY_TRIED = "already_tried"
     ALREADY_ADVISED = "already_advised"
-    RECOVERING = "recovering"
     OBSERVE_ONLY = "observe_only"
     BLIND = "blind"
     OPERATOR = "operator"  # the operator must act

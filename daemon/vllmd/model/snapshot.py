@@ -100,11 +100,6 @@ class Window:
         """Return the part of the window from this time on."""
         return Window(self.span_s, tuple(s for s in self.snapshots if s.at_s >= at_s))
 
-    @property
-    def covered_s(self) -> float:
-        """Seconds between the first and the last reading."""
-        return self.snapshots[-1].at_s - self.snapshots[0].at_s if self.snapshots else 0.0
-
 
 def _restarted(earlier: Snapshot, later: Snapshot) -> bool:
     """Whether a counter fell (another process answered under the same generation), or the clock did."""

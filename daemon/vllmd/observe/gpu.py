@@ -4,6 +4,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
 import pynvml
@@ -72,11 +73,13 @@ class GpuWatch:
         self._asked = queue.SimpleQueue()
         self._pending: asyncio.Future[tuple[Gpu, ...] | None] | None = None
         self._late = False
-        threading.Thread(target=self._serve, name="nvml", daemon=True).start()
+        self._thread = self._started()
 
     async def read(self) -> tuple[Gpu, ...] | None:
         """Return every GPU; None without NVML, or when it does not answer within the limit."""
         loop = asyncio.get_running_loop()
+        if not self._thread.is_alive():  # an answer that nobody foresaw ended it, with a traceback
+            self._thread = self._started()
         if self._pending is None or self._pending.done():
             self._pending, self._late = loop.create_future(), False
             self._asked.put((loop, self._pending))
@@ -89,14 +92,20 @@ class GpuWatch:
             log.warning("NVML does not answer", limit_s=self._limit_s)
             return None
 
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=self._serve, name="nvml", daemon=True)
+        thread.start()
+        return thread
+
     def _serve(self) -> None:
         while True:
             loop, future = self._asked.get()
-            gpus = self._reader.read()
+            gpus: tuple[Gpu, ...] | None = None
             try:
-                loop.call_soon_threadsafe(_answer, future, gpus)
-            except RuntimeError:
-                return  # the loop is closed: the daemon ends
+                gpus = self._reader.read()
+            finally:
+                with suppress(RuntimeError):  # the loop is closed: the daemon ends
+                    loop.call_soon_threadsafe(_answer, future, gpus)
 
 
 def _answer(future: "asyncio.Future[tuple[Gpu, ...] | None]", gpus: tuple[Gpu, ...] | None) -> None:
