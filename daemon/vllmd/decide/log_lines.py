@@ -16,7 +16,7 @@ _OTHER_QUIET = re.compile(r" - (?:DEBUG|INFO|WARNING) - |\b(?:INFO|WARNING):  |\
 _QUIET = frozenset({"DEBUG", "INFO", "WARNING"})
 # Lines that hold prompts, outputs or whole requests: whatever they say, it is a user's text (vLLM 0.5 to 0.33:
 # logging_utils/dump_input.py, entrypoints/logger.py).
-_ECHOES = (
+ECHOES = (
     "Dumping input data",
     "Dumping scheduler output",
     "Dumping scheduler stats",
@@ -56,7 +56,7 @@ def heard(line: str) -> tuple[str, bool]:
 
 def is_echo(line: str) -> bool:
     """Whether a line repeats inputs or outputs, so that its words say nothing about the server."""
-    return any(mark in line for mark in _ECHOES)
+    return any(mark in line for mark in ECHOES)
 
 
 def is_access(line: str) -> bool:

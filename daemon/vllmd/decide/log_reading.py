@@ -16,7 +16,7 @@ from vllmd.decide.failure_texts import (
     ROWS,
     Work,
 )
-from vllmd.decide.log_lines import Line, heard, is_access, is_echo, is_logged, opens_echo
+from vllmd.decide.log_lines import ECHOES, Line, heard, is_access, is_echo, is_logged, opens_echo
 from vllmd.decide.log_phase import MARKS, PHASES
 from vllmd.decide.numbers import read_groups
 from vllmd.decide.standstill import Standstill
@@ -26,6 +26,11 @@ from vllmd.model.server import Phase
 
 _KEPT_LINES = 20  # of the end of the log
 _REMEMBERED = 500  # errors: a crash loop repeats a few of them thousands of times
+_SHAPES = 4000  # lines that differ in nothing but digits are one shape; a long log has few of them
+_SHAPE_CHARS = 500
+_DIGITS = b"0123456789"
+_BARE_KEYS = tuple((key, key.encode().translate(None, _DIGITS)) for key in KEYS)
+_BARE_ECHOES = tuple(mark.encode() for mark in ECHOES)
 _ERRORS = frozenset(key for key in KEYS if any(key in error or error in key for error in ERROR_KEYS))
 
 
@@ -41,6 +46,17 @@ class Match:
     kind: FailureClass
     numbers: Mapping[str, float]
     words: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the lines may hold that differ in nothing but digits. A line itself may hold less, never more."""
+
+    keys: tuple[str, ...]
+    may_echo: bool
+
+
+_REQUEST = _Shape((), may_echo=True)  # its address is its sender's text
 
 
 @dataclass(slots=True)
@@ -62,14 +78,16 @@ class Reading:
     _work: Work | None = None
     _echoing: bool = False
     _said: dict[str, bool] = field(default_factory=dict)  # errors of this phase, and whether no row knows them
+    _shapes: dict[bytes, "_Shape"] = field(default_factory=dict)
 
     def read(self, lines: Iterable[str]) -> None:
         """Read on."""
         for text in lines:
             self._count += 1
-            hits = () if is_access(text) else [key for key in KEYS if key in text]
+            shape = _REQUEST if is_access(text) else self._shape_of(text)
+            hits = [key for key in shape.keys if key in text] if shape.keys else ()
             if hits or self._echoing:
-                self._weigh(text, hits)
+                self._weigh(text, hits, echo=shape.may_echo and is_echo(text))
             self._above = text
             self.last.append(Line(self._count, text))
 
@@ -77,9 +95,20 @@ class Reading:
         """Return the last line that is not empty and no user's text."""
         return next((line for line in reversed(self.last) if line.text.strip() and not is_echo(line.text)), None)
 
-    def _weigh(self, line: str, hits: Sequence[str]) -> None:
+    def _shape_of(self, text: str) -> "_Shape":
+        """Return what a line without its digits may hold: looked for once, however often such a line comes."""
+        bare = text.encode("utf-8", "replace").translate(None, _DIGITS)
+        shape = self._shapes.get(bare)
+        if shape is None:
+            keys = tuple(key for key, bare_key in _BARE_KEYS if bare_key in bare)
+            shape = _Shape(keys, any(mark in bare for mark in _BARE_ECHOES))
+            if len(self._shapes) < _SHAPES and len(bare) <= _SHAPE_CHARS:
+                self._shapes[bare] = shape
+        return shape
+
+    def _weigh(self, line: str, hits: Sequence[str], *, echo: bool) -> None:
         """Add what a line with these keys says, unless a user wrote it."""
-        if is_echo(line):
+        if echo:
             self._echoing = opens_echo(line)
             return
         if self._echoing and not is_logged(line):
