@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from vllmd.model.decision import Change, Hold, Outcome, Verification
+from vllmd.model.decision import Change
 from vllmd.model.failure import Failure
+from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Launch, ServerEvent
 from vllmd.model.snapshot import Histogram, Metrics, Snapshot
 from vllmd.model.status import DecisionRecord
+from vllmd.model.tried import Good, Tried
+from vllmd.ports import Entry
 
 # The lower edges of vllm:inter_token_latency_seconds, in seconds.
 ITL_EDGES = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, float("inf"))
@@ -66,7 +69,7 @@ class MemoryLedger:
     """A ledger that forgets with the process."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[float, Launch | Failure | Change | Hold | Outcome | Verification]] = []
+        self.entries: list[tuple[float, Entry]] = []
         self._decision = 0
         self._generation = 0
         self.problem: str | None = None
@@ -81,7 +84,7 @@ class MemoryLedger:
         self._generation += 1
         return self._generation
 
-    def record(self, entry: Launch | Failure | Change | Hold | Outcome | Verification, at_s: float) -> None:
+    def record(self, entry: Entry, at_s: float) -> None:
         """Keep an entry."""
         self.entries.append((at_s, entry))
 
@@ -92,6 +95,24 @@ class MemoryLedger:
     def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
         """Return nothing: a new instance has no past."""
         return ()[:limit]
+
+    def tried(self, fingerprint: str) -> list[Tried]:
+        """Return the launches with this fingerprint, newest first."""
+        entries = [entry for _, entry in self.entries]
+        forgotten_s = max((entry.at_s for entry in entries if isinstance(entry, Forget)), default=0.0)
+        good = {entry.generation: entry.at_s for entry in entries if isinstance(entry, Good)}
+        failed = {entry.generation: entry for entry in reversed(entries) if isinstance(entry, Failure)}
+        launches = [
+            e
+            for e in entries
+            if isinstance(e, Launch) and e.fingerprint == fingerprint and e.started_at_s > forgotten_s
+        ]
+        return [Tried(e, good.get(e.generation), failed.get(e.generation)) for e in reversed(launches)]
+
+    def pause(self) -> Pause | None:
+        """Return the last pause that was not ended."""
+        orders = [entry for _, entry in self.entries if isinstance(entry, Pause | Resume)]
+        return orders[-1] if orders and isinstance(orders[-1], Pause) else None
 
 
 def histogram(counts: Mapping[float, float], edges: Sequence[float] = ITL_EDGES) -> Histogram:

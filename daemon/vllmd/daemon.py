@@ -24,12 +24,13 @@ from vllmd.loop import Loop
 from vllmd.model.instance import Instance
 from vllmd.model.life import ALIVE
 from vllmd.model.server import Launch, ServerState
-from vllmd.model.snapshot import Snapshot
+from vllmd.model.snapshot import Metrics, Snapshot
 from vllmd.model.status import Status
 from vllmd.observe.child_log import LogFollower, read_for_diagnosis
 from vllmd.observe.gpu import GpuWatch, NvmlReader
 from vllmd.observe.scrape import HttpScraper
-from vllmd.report.control import Command, ControlServer
+from vllmd.operator import operator_commands
+from vllmd.report.control import Command, ControlServer, Peer
 from vllmd.report.exporter import Exporter
 from vllmd.report.journal import Journal
 from vllmd.report.ledger import open_ledger
@@ -109,7 +110,7 @@ class Daemon:
             events = asyncio.create_task(self._pump_events())
             stack.callback(events.cancel)
             self._listen_to_signals()
-            self._loop.begin()
+            self._loop.begin(await self._snapshot(None))
             self._notifier.ready()
             await self._until_stopped(events)
 
@@ -151,21 +152,24 @@ class Daemon:
         """Take one reading of everything and hand it to the loop."""
         life = self._loop.supervisor.life
         serving = life.state is ServerState.SERVING
-        metrics = await self._scraper.scrape() if serving else None
-        memory = psutil.virtual_memory()
-        snapshot = Snapshot(
-            at_s=self._clock.now_s(),
-            generation=life.launch.generation if life.launch else 0,
-            metrics=metrics,
-            gpus=await self._gpu.read(),
-            host_free_bytes=memory.available,
-            host_total_bytes=memory.total,
-        )
+        snapshot = await self._snapshot(await self._scraper.scrape() if serving else None)
         if life.state in ALIVE and life.launch is not None:
             self._server.note_members()
             if cap_size(Path(life.launch.log_path), self._instance.settings.log.engine_max_bytes):
                 log.info("log capped", path=life.launch.log_path)
         self._work.put_nowait(lambda: self._guarded(lambda: self._loop.tick(snapshot)))
+
+    async def _snapshot(self, metrics: Metrics | None) -> Snapshot:
+        """Return these metrics with a reading of the memory."""
+        launch, memory = self._loop.supervisor.life.launch, psutil.virtual_memory()
+        return Snapshot(
+            at_s=self._clock.now_s(),
+            generation=launch.generation if launch else 0,
+            metrics=metrics,
+            gpus=await self._gpu.read(),
+            host_free_bytes=memory.available,
+            host_total_bytes=memory.total,
+        )
 
     async def _watch_clock(self, scheduler: AsyncIOScheduler) -> None:
         """Plan the jobs anew when somebody sets the clock: the scheduler waits for times of day."""
@@ -207,12 +211,9 @@ class Daemon:
         self._loop.stop()
 
     def _commands(self) -> dict[str, Command]:
-        return {
-            "status": Command(self._status),
-            "restart": Command(lambda: {"message": self._loop.restart()}, changing=True),
-        }
+        return {"status": Command(self._status), **operator_commands(self._loop, self._clock)}
 
-    def _status(self) -> Mapping[str, Any]:
+    def _status(self, _request: Mapping[str, Any], _peer: Peer) -> Mapping[str, Any]:
         status = self._publication.get()
         if status is None:
             raise ControlError("vllmd is starting and has no status yet")

@@ -1,5 +1,6 @@
 """START HERE. The loop: what was seen goes in, one decision comes out, and what it brought is looked at.
 
+    begin:  the past ─▶ the operator's flags, or the last good ones ─▶ launch
     tick:   snapshot ─▶ window ─▶ assessment ─▶ decision ─▶ plan ─▶ drained restart ─▶ outcome ─▶ verification
     event:  the child's end ─▶ failure ─▶ decision ─▶ launch, or held
 
@@ -7,20 +8,18 @@ The loop alone holds what is remembered between ticks. It never waits: a launch 
 `ports.Server`, and its end comes back as an event. Everything in `decide` and in the policies is pure.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import assert_never
 
 from vllmd.decide.assess import assess
 from vllmd.decide.diagnose import diagnose
-from vllmd.decide.gates import GateFacts, budget_status
+from vllmd.decide.gates import GateFacts, allow, budget_status
 from vllmd.decide.latency import decide_latency
-from vllmd.decide.plan import plan_of
 from vllmd.decide.propose import Policy
-from vllmd.decide.recover import GOOD_RUN_S, CrashRecord, decide_recovery
+from vllmd.decide.recover import GOOD_RUN_S, decide_recovery
 from vllmd.decide.situation import end_of, situation_of
-from vllmd.decide.verify import Trial, verify
+from vllmd.decide.step_back import decide_step_back
 from vllmd.model.decision import (
     Action,
     Assessment,
@@ -29,47 +28,32 @@ from vllmd.model.decision import (
     Effect,
     Hold,
     HoldReason,
-    Outcome,
     Proposal,
     Situation,
     Verification,
     Wish,
 )
-from vllmd.model.failure import OF_FLAGS, Failure, FailureClass
-from vllmd.model.flags import UTILIZATION, Flags, FlagValue
+from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.instance import Instance
+from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Exited, LaunchRefused, Ready, ServerEvent, ServerState, Spawned, StartStalled
+from vllmd.model.settings import Mode
 from vllmd.model.snapshot import Snapshot, Window
 from vllmd.model.status import Status
+from vllmd.past import Past, good_before
 from vllmd.ports import Clock
 from vllmd.report.compose import View, compose
 from vllmd.report.journal import Journal
-from vllmd.report.wording import change_text
 from vllmd.supervisor import Next, Supervisor
+from vllmd.trials import Trials
 
-_DAY_S = 86400.0
-_POOL_TOO_SMALL = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
+# Holds of the latency targets in which a step back may be tried: nothing is wrong now.
+_CALM = frozenset({HoldReason.TARGETS_MET, HoldReason.NO_TARGETS, HoldReason.THIN_EVIDENCE})
 # What a launch that was not begun failed with, by LaunchRefused's kind.
 _REFUSALS = {
     "port-taken": (FailureClass.PORT_IN_USE, ""),
     "stop-failed": (FailureClass.GPU_MEMORY_TAKEN, "own-leftover"),
 }
-
-
-@dataclass(slots=True)
-class Past:
-    """What the loop remembers; times in unix seconds."""
-
-    voluntary_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
-    crashes: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=100))
-    in_a_row: int = 0  # failures since the last good run
-    visited: set[Flags] = field(default_factory=set)  # flags that were run
-    barred: set[Flags] = field(default_factory=set)  # flags that a launch failed with, for reasons of theirs
-    harmful: set[tuple[str, FlagValue | None]] = field(default_factory=set)  # values that latency changes took back
-    served: Flags | None = None  # the last flags that served
-    too_low: float | None = None  # a utilization at which the KV pool was too small
-    failure_log: str | None = None  # of the launch that failed last, None if it had no process
-    frozen_until_s: float = 0.0  # no latency change before: the last one could not be verified
 
 
 class Loop:
@@ -91,40 +75,46 @@ class Loop:
         self._window = Window(2.2 * supervisor.instance.settings.slo.judge_window_s)
         self._snapshot: Snapshot | None = None
         self._assessment: Assessment | None = None
-        self._trial: Trial | None = None
+        self._past = Past()
+        self._trials = Trials(supervisor, journal, clock, self._past)
+        self._pause = journal.pause()
+        self._waiting: Failure | None = None  # its recovery waits for the end of a pause
         self._stop_asked = False
         self.errors = 0  # readings that a bug spoilt
-        self._past = Past(
-            voluntary_s=deque(journal.voluntary_since(clock.now_s() - _DAY_S), maxlen=100), harmful=journal.harmful()
-        )
 
     @property
     def _instance(self) -> Instance:
         return self.supervisor.instance
 
-    def begin(self) -> None:
-        """Make the first launch."""
-        self.supervisor.launch(Next(self._instance.baseline, "first"))
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        """Make the first launch: with the last good flags of this fingerprint, or else the operator's."""
+        if snapshot is not None:
+            self._snapshot = snapshot
+            self.supervisor.note(snapshot)
+        self._past.recall(self._journal, self.supervisor.fingerprint, self._instance.baseline, self._now_s)
+        change = self._remembered_change()
+        self.supervisor.launch(Next(change.flags_after if change else self._instance.baseline, "first", change))
         self.tell()
 
     def tick(self, snapshot: Snapshot) -> None:
         """Take one reading through the whole flow."""
         self._snapshot = snapshot
+        self.supervisor.note(snapshot)
         self.supervisor.read_new_lines()
+        self._end_pause_in_time()
         self.supervisor.launch_when_due()
         if self.supervisor.life.state is ServerState.SERVING:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
-            if not self._verified():
-                self._act_on(self._assessment if snapshot.metrics is not None else None)
-            if self._clock.now_s() - self.supervisor.life.since_s > GOOD_RUN_S:
-                self._past.in_a_row = 0
-                self._past.crashes.clear()
+            self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
+            if self._now_s - self.supervisor.life.since_s > GOOD_RUN_S:
+                self._past.calmed()
         self.tell()
 
     def look(self) -> None:
         """Look at a server that is not serving: what its start printed, and whether a waiting launch is due."""
         self.supervisor.read_new_lines()
+        self._end_pause_in_time()
         self.supervisor.launch_when_due()
         self.tell()
 
@@ -139,7 +129,7 @@ class Loop:
             case Spawned():
                 self.supervisor.spawned(event.leader)
             case Ready() if not draining:
-                self._on_ready(self.supervisor.ready())
+                self._on_ready(event.generation)
             case Ready():
                 pass  # it is already being stopped
             case Exited() | StartStalled() | LaunchRefused() if draining:
@@ -150,84 +140,62 @@ class Loop:
                 assert_never(event)
         self.tell()
 
-    # Latency: assessment → decision → plan
+    # The first launch: the past → decision
 
-    def _act_on(self, assessment: Assessment | None) -> None:
-        if self._trial is not None:
-            until_s = self._trial.serving_since_s + self._instance.settings.budget.soak_s
-            text = f"{self._trial.change.id} is being verified"
-            self._journal.hold(Hold(HoldReason.VERIFYING, text, until_s), self._clock.now_s())
+    def _remembered_change(self) -> Change | None:
+        """Return the change from the baseline to the last good flags, None where the baseline is to be launched."""
+        baseline = self._instance.baseline
+        found = good_before(self._journal, self.supervisor.fingerprint, baseline, self._free_bytes())
+        if found is None:
+            return None
+        tried, changes = found
+        kept = {name: value for name, value in changes.items() if self._mode_of(name) is Mode.ACTIVE}
+        reason = f"generation {tried.launch.generation} served with these flags"
+        wish = Proposal("last_good", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, kept, trigger="first")
+        allowed = allow(wish, self._gate_facts())
+        if isinstance(allowed, Hold):
+            return None
+        after = baseline.changed(allowed.changes)
+        return self._journal.change(Change("", self._now_s, Action.REMEMBER, allowed, baseline, after))
+
+    def _mode_of(self, name: str) -> Mode:
+        """Return the mode of the domain for which a flag was moved."""
+        modes = self._instance.settings.modes
+        return modes.latency if self._journal.domain_of(name) is Domain.LATENCY else modes.memory
+
+    # Serving: assessment → decision → plan
+
+    def _act_on(self, assessment: Assessment | None, generation: int) -> None:
+        if self._pause is not None:
+            self._journal.hold(Hold(HoldReason.PAUSED, self._pause_text(self._pause), self._pause.until_s), self._now_s)
             return
-        if self._clock.now_s() < self._past.frozen_until_s:
-            text = "the last change could not be verified, so no other is made on top of it"
-            self._journal.hold(Hold(HoldReason.COOLDOWN, text, self._past.frozen_until_s), self._clock.now_s())
+        if self._trials.look(self._window, generation):
             return
-        settings, barred = self._instance.settings, self._past.visited | self._past.barred
-        decision = decide_latency(
-            self._situation(assessment=assessment),
-            self._policies,
-            self._gate_facts(frozenset(barred), latency=True),
-            settings.modes.latency,
-            self._journal.advised(),
-        )
+        decision = self._trials.hold() or self._decided(assessment)
         if isinstance(decision, Hold):
-            self._journal.hold(decision, self._clock.now_s())
+            self._journal.hold(decision, self._now_s)
             return
         change = self._journal.change(decision)
-        if change.action is Action.RESTART and assessment is not None:
-            self._past.voluntary_s.append(change.at_s)
-            self._trial = Trial(change, assessment, serving_since_s=float("inf"))
-            self._carry_out(change, "change")
+        if change.action is Action.RESTART and self._assessment is not None:
+            self._trials.begin(change, self._assessment)
 
-    def _carry_out(self, change: Change, cause: str) -> None:
-        plan = plan_of(change)
-        message = f"{change.id}: draining, then a launch with {change_text(change)}"
-        self.supervisor.restart(Next(plan.target, cause, change, plan.fallback), message)
+    def _decided(self, assessment: Assessment | None) -> Hold | Change:
+        """Return what the latency targets ask for; where they ask for nothing, whether a step back is tried."""
+        modes, facts = self._instance.settings.modes, self._gate_facts()
+        tuning = replace(facts, barred=frozenset(self._past.visited), barred_values=frozenset(self._past.harmful))
+        decision = decide_latency(
+            self._situation(assessment=assessment), self._policies, tuning, modes.latency, self._journal.advised()
+        )
+        if isinstance(decision, Hold) and decision.reason in _CALM:
+            return decide_step_back(self._situation(), self._policies, facts, modes.memory) or decision
+        return decision
 
-    # Verification: what the change brought, and the way back
-
-    def _on_ready(self, outcome: Outcome | None) -> None:
+    def _on_ready(self, generation: int) -> None:
+        outcome = self.supervisor.ready()
         self._past.visited.add(self.supervisor.flags)
         self._past.served = self.supervisor.flags
         self._window, self._assessment = Window(self._window.span_s), None
-        now_s = self._clock.now_s()
-        if self._trial is not None:
-            self._trial = replace(self._trial, serving_since_s=now_s)
-        elif outcome is not None and outcome.change.action in {Action.RECOVER, Action.ROLLBACK, Action.RETRY}:
-            text = f"serving again as generation {outcome.generation}"
-            self._journal.verification(Verification(outcome.change.id, now_s, Effect.SERVING, text))
-
-    def _verified(self) -> bool:
-        """Look at the change under verification; return whether it is being taken back."""
-        if self._trial is None:
-            return False
-        slo, budget = self._instance.settings.slo, self._instance.settings.budget
-        verification = verify(self._trial, self._window, slo, budget.soak_s, self._clock.now_s())
-        if verification is None:
-            return False
-        change, self._trial = self._trial.change, None
-        self._journal.verification(verification)
-        if verification.effect is Effect.UNKNOWN:
-            self._past.frozen_until_s = verification.at_s + _DAY_S
-        if verification.effect is not Effect.WORSE:
-            return False
-        self._past.harmful.update(change.proposal.changes.items())
-        self._carry_out(self._rollback_of(change, verification.message), "rollback")
-        return True
-
-    def _rollback_of(self, change: Change, why: str) -> Change:
-        undo = {name: old for name, (old, _) in change.flags_after.differences(change.flags_before).items()}
-        proposal = Proposal(
-            "rollback",
-            change.proposal.domain,
-            Wish.CHANGE_FLAGS,
-            f"{change.id} did harm: {why}",
-            undo,
-            trigger=change.proposal.trigger,
-        )
-        now_s = self._clock.now_s()
-        rollback = Change("", now_s, Action.ROLLBACK, proposal, self.supervisor.flags, change.flags_before)
-        return self._journal.change(rollback)
+        self._trials.ready(outcome, generation)
 
     # Failures: failure → decision → launch, or held
 
@@ -252,52 +220,38 @@ class Loop:
         return diagnose(supervisor.whole_log(), end, self._instance.masker)
 
     def _on_failure(self, failure: Failure) -> None:
-        now_s, flags = self._clock.now_s(), self.supervisor.flags
-        self._journal.failure(failure, now_s)
+        self._journal.failure(failure, self._now_s)
         launch = self.supervisor.life.launch
+        self._past.failed(failure, self.supervisor.flags, self._now_s)
         self._past.failure_log = launch.log_path if launch and launch.leader else None
-        self._past.crashes.append((now_s, failure.kind))
-        self._past.in_a_row += 1
-        if failure.kind in OF_FLAGS:
-            self._past.barred.add(flags)
-        if failure.kind in _POOL_TOO_SMALL and "available_bytes" in failure.numbers:
-            self._past.too_low = flags.number(UTILIZATION) or failure.numbers.get("utilization")
         outcome = self.supervisor.failed()
         if outcome is not None:
-            self._journal.verification(Verification(outcome.change.id, now_s, Effect.FAILED, failure.summary))
-        if self._taken_back(failure):
+            self._journal.verification(Verification(outcome.change.id, self._now_s, Effect.FAILED, failure.summary))
+        if self._pause is not None and not self._pause.keeps_recovery:
+            self._waiting = failure
+            self.supervisor.hold(f"{failure.summary}; {self._pause_text(self._pause)}, so it is not started again")
+        else:
+            self._answer(failure)
+
+    def _answer(self, failure: Failure) -> None:
+        """Take back the change that led to it, or decide what follows."""
+        if self._trials.taken_back(failure):
             return
         decision = decide_recovery(
             self._situation(failure=failure),
             failure,
             self._policies,
-            self._gate_facts(frozenset(self._past.barred)),
+            self._gate_facts(),
             self._instance.settings.modes.memory,
-            CrashRecord(self._past.in_a_row, tuple(self._past.crashes)),
+            self._past.record(),
         )
         if isinstance(decision, Hold):
-            self._journal.hold(decision, now_s)
+            self._journal.hold(decision, self._now_s)
             self.supervisor.hold(decision.message)
             return
         change = self._journal.change(decision)
         following = Next(change.flags_after, "crash", change, due_s=self._clock.monotonic_s() + change.wait_s)
         self.supervisor.wait(following, f"{change.id}: {change.proposal.reason}")
-
-    def _taken_back(self, failure: Failure) -> bool:
-        """Return to the flags before a latency change that did not come to serve, or that failed while it soaked."""
-        if self._trial is None:
-            return False
-        never_served = self._trial.serving_since_s == float("inf")
-        if not never_served and failure.kind not in OF_FLAGS:
-            return False  # the host's fault: the same flags again, and the soak begins anew
-        change, self._trial = self._trial.change, None
-        self._past.harmful.update(change.proposal.changes.items())
-        if not never_served:
-            verification = Verification(change.id, self._clock.now_s(), Effect.FAILED, failure.summary)
-            self._journal.verification(verification)
-        rollback = self._rollback_of(change, failure.summary)
-        self.supervisor.wait(Next(rollback.flags_after, "rollback", rollback), f"{rollback.id}: {failure.summary}")
-        return True
 
     # The operator
 
@@ -312,52 +266,102 @@ class Loop:
         self.supervisor.stop()
         self.tell()
 
-    def restart(self) -> str:
-        """Restart the server because the operator asks; return in one line what is done."""
+    def restart(self) -> Change | None:
+        """Restart the server because the operator asks; return the decision, None where there is nothing to do."""
         state = self.supervisor.life.state
         if state in {ServerState.DRAINING, ServerState.STOPPED}:
-            return f"nothing to do: the server is {state}"
-        self._past.in_a_row = 0
-        self._past.crashes.clear()
-        if self._trial is not None:
-            self._trial = replace(self._trial, serving_since_s=float("inf"))  # the soak begins anew
+            return None
+        self._past.calmed()
+        self._waiting = None
+        self._trials.begin_anew()
         flags = self.supervisor.flags
         proposal = Proposal("admin", Domain.ADMIN, Wish.RETRY_UNCHANGED, "asked for by the operator", trigger="admin")
-        change = self._journal.change(Change("", self._clock.now_s(), Action.RESTART, proposal, flags, flags))
+        change = self._journal.change(Change("", self._now_s, Action.RESTART, proposal, flags, flags))
         if state in {ServerState.SERVING, ServerState.STARTING}:
-            self._carry_out(change, "admin")
+            self._trials.carry_out(change, "admin")
         else:
             self.supervisor.launch(Next(flags, "admin", change))
         self.tell()
-        return self.supervisor.life.message
+        return change
+
+    def pause(self, pause: Pause) -> None:
+        """Change and restart nothing until the pause ends. A start or a drain that runs goes on."""
+        self._journal.order(pause)
+        self._pause = pause
+        if self.supervisor.life.state is ServerState.BACKOFF and not pause.keeps_recovery:
+            self._waiting = self._journal.last_failure
+            self.supervisor.hold(self._pause_text(pause))
+        self.tell()
+
+    def resume(self, by: str) -> bool:
+        """End the pause; return whether there was one. A server that it kept down is recovered."""
+        if self._pause is None:
+            return False
+        self._journal.order(Resume(self._now_s, by))
+        self._go_on()
+        self.tell()
+        return True
+
+    def forget(self, by: str) -> None:
+        """Let what was tried before no longer count: the next launch of a new vllmd has the operator's flags."""
+        self._journal.order(Forget(self._now_s, by))
+        self._past.forget()
+        self.tell()
+
+    def _end_pause_in_time(self) -> None:
+        if self._pause is not None and not self._pause.holds(self._now_s):
+            self._journal.order(Resume(self._now_s, "its end"))
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._pause, failure, self._waiting = None, self._waiting, None
+        if failure is not None and self.supervisor.life.state is ServerState.HELD:
+            self._answer(failure)
+
+    def _pause_text(self, pause: Pause) -> str:
+        reason = f" ({pause.reason})" if pause.reason else ""
+        return f"paused by {pause.by}{reason}"
 
     # What the stages are told
 
+    @property
+    def _now_s(self) -> float:
+        return self._clock.now_s()
+
+    def _free_bytes(self) -> float | None:
+        """Return what a launch would find free on the fullest GPU: what is free now, and what our own server holds."""
+        gpus = self._snapshot.gpus if self._snapshot else None
+        return min((float(gpu.free_bytes + gpu.own_bytes) for gpu in gpus), default=None) if gpus else None
+
     def _situation(self, failure: Failure | None = None, assessment: Assessment | None = None) -> Situation:
-        same = [kind for _, kind in self._past.crashes if failure is not None and kind == failure.kind]
+        supervisor, budget = self.supervisor, self._instance.settings.budget
+        served_s = self._now_s - supervisor.life.since_s if supervisor.life.state is ServerState.SERVING else 0.0
+        moved = supervisor.flags.differences(self._instance.baseline)
         return situation_of(
             self._instance,
-            self.supervisor.flags,
-            self.supervisor.facts,
+            supervisor.flags,
+            supervisor.facts,
             self._snapshot,
             failure=failure,
             assessment=assessment,
-            repeats=max(0, len(same) - 1),
+            repeats=self._past.repeats(failure.kind) if failure is not None else 0,
             too_low=self._past.too_low,
+            quiet=budget.step_back_after_s <= served_s and failure is None,
+            recovered=frozenset(n for n in moved if self._journal.domain_of(n) is not Domain.LATENCY),
         )
 
-    def _gate_facts(self, barred: frozenset[Flags], *, latency: bool = False) -> GateFacts:
+    def _gate_facts(self) -> GateFacts:
         settings = self._instance.settings
         return GateFacts(
             self.supervisor.flags,
             settings.guard,
             settings.budget,
             self._instance.catalogue,
-            self._clock.now_s(),
+            self._now_s,
             tuple(self._past.voluntary_s),
-            barred,
-            frozenset(self._past.harmful) if latency else frozenset(),
-            self._past.served,
+            bans=tuple(self._past.bans),
+            served=self._past.served,
+            free_bytes=self._free_bytes(),
         )
 
     def tell(self) -> None:
@@ -369,16 +373,17 @@ class Loop:
             supervisor.life.state is ServerState.HELD and isinstance(last, Hold) and last.reason is HoldReason.BREAKER
         )
         view = View(
-            at_s=self._clock.now_s(),
+            at_s=self._now_s,
             life=supervisor.life,
             flags=supervisor.flags,
             snapshot=self._snapshot,
             assessment=self._assessment,
             start=supervisor.facts,
-            budget=budget_status(self._gate_facts(frozenset()), crashes_s, breaker_open=held),
+            budget=budget_status(self._gate_facts(), crashes_s, breaker_open=held),
             data_at_s=readings[-1].at_s if readings else None,
             expected_start_s=supervisor.start_s,
             errors=self.errors,
             failure_log=self._past.failure_log,
+            pause=self._pause,
         )
         self._publish(compose(self._instance, view, self._journal))

@@ -6,9 +6,14 @@ from typing import Any, Protocol
 
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
+from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Launch, ServerEvent
 from vllmd.model.snapshot import Gpu, Metrics
 from vllmd.model.status import DecisionRecord
+from vllmd.model.tried import Good, Tried
+
+# What the ledger stores.
+Entry = Launch | Failure | Change | Hold | Outcome | Verification | Good | Pause | Resume | Forget
 
 
 class Clock(Protocol):
@@ -67,7 +72,7 @@ class Ledger(Protocol):
     def next_generation(self) -> int:
         """Return an unused generation number, from 1."""
 
-    def record(self, entry: Launch | Failure | Change | Hold | Outcome | Verification, at_s: float) -> None:
+    def record(self, entry: Entry, at_s: float) -> None:
         """Store one entry."""
 
     def changes(self, since_s: float) -> Sequence[Change]:
@@ -75,6 +80,12 @@ class Ledger(Protocol):
 
     def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
         """Return the last changes with what became of them, oldest first."""
+
+    def tried(self, fingerprint: str) -> Sequence[Tried]:
+        """Return the launches with this fingerprint that are not to be forgotten, newest first, secrets masked."""
+
+    def pause(self) -> Pause | None:
+        """Return the last pause that was not ended; it may have run out."""
 
 
 class Notifier(Protocol):

@@ -14,7 +14,9 @@ from vllmd.model.flags import Flags
 from vllmd.model.instance import Instance
 from vllmd.model.life import ALIVE, Life
 from vllmd.model.server import Launch, Phase, ProcessId, ServerState
+from vllmd.model.snapshot import Gpu, Snapshot
 from vllmd.model.status import StartFacts
+from vllmd.model.tried import fingerprint_of
 from vllmd.ports import Clock, Server
 from vllmd.report.journal import Journal
 
@@ -65,6 +67,21 @@ class Supervisor:
         self.start_s: float | None = None  # how long the last start took
         self._current = Next(instance.baseline, "first")
         self._coming: Next | None = None
+        self._gpus: tuple[Gpu, ...] | None = None
+        self._host_bytes: int | None = None
+
+    def note(self, snapshot: Snapshot) -> None:
+        """Take note of the hardware; what does not answer now is what it was."""
+        self._gpus = snapshot.gpus or self._gpus
+        self._host_bytes = snapshot.host_total_bytes or self._host_bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """What the fate of a launch depends on besides its flags."""
+        instance = self.instance
+        version, model = instance.catalogue.version, instance.command.model
+        found = fingerprint_of(self._gpus, self._host_bytes, version, model, instance.baseline)
+        return instance.masker.mask(str(found))
 
     @property
     def flags(self) -> Flags:
@@ -86,6 +103,8 @@ class Supervisor:
             flags=following.flags,
             started_at_s=self._clock.now_s(),
             log_path=str(self._logs.path(generation)),
+            baseline=self.instance.baseline,
+            fingerprint=self.fingerprint,
         )
         self.life = self.life.moved(ServerState.STARTING, launch.started_at_s, f"starting ({following.cause})", launch)
         self._current, self._coming = following, None

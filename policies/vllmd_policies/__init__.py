@@ -13,6 +13,7 @@ from vllmd_policies.restart_unchanged import restart_unchanged
 from vllmd_policies.runtime_oom import runtime_oom
 from vllmd_policies.start_deadline import start_deadline
 from vllmd_policies.start_oom import start_oom
+from vllmd_policies.step_back import step_back
 
 BUILT_IN: tuple[Policy, ...] = (
     own_flag_refused,  # before no_flag_helps: what vllmd changed itself needs no operator
@@ -27,4 +28,5 @@ BUILT_IN: tuple[Policy, ...] = (
     no_flag_helps,
     restart_unchanged,
     itl_ladder,
+    step_back,
 )

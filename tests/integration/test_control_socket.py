@@ -20,7 +20,7 @@ from answering import while_answering
 from examples import example_status
 from vllmd.errors import ControlError, InstanceBusyError, VllmdError
 from vllmd.report.ask import DeniedError, UnreachableError, ask
-from vllmd.report.control import CONNECTION_LIMIT, REQUEST_LIMIT, Command, ControlServer
+from vllmd.report.control import CONNECTION_LIMIT, REQUEST_LIMIT, Command, ControlServer, Peer
 from vllmd.report.status_json import status_document
 
 T = TypeVar("T")
@@ -37,14 +37,14 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def refuse() -> Mapping[str, Any]:
+def refuse(_request: Mapping[str, Any], _peer: Peer) -> Mapping[str, Any]:
     """Refuse, as a callback does when the moment is wrong."""
     raise ControlError("the server is draining")
 
 
 COMMANDS = {
-    "status": Command(lambda: status_document(example_status())),
-    "restart": Command(lambda: {"message": "restart begun"}, changing=True),
+    "status": Command(lambda _request, _peer: status_document(example_status())),
+    "restart": Command(lambda _request, _peer: {"message": "restart begun"}, changing=True),
     "refuse": Command(refuse, changing=True),
 }
 

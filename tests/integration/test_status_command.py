@@ -17,7 +17,7 @@ from answering import while_answering
 from examples import example_status, held_status
 from vllmd.errors import ControlError
 from vllmd.model.status import Status
-from vllmd.report.control import Command
+from vllmd.report.control import Command, Peer
 from vllmd.report.status_file import write_status
 from vllmd.report.status_json import status_document
 
@@ -54,8 +54,8 @@ def vllmd(command: str, *args: str | Path, **more: str) -> Run:
 def living(folder: Path, status: Status, use: Callable[[], Run]) -> Run:
     """Return what a command gets from a living daemon."""
     commands = {
-        "status": Command(lambda: status_document(status)),
-        "restart": Command(lambda: {"message": "restarting: draining"}, changing=True),
+        "status": Command(lambda _request, _peer: status_document(status)),
+        "restart": Command(lambda _request, _peer: {"message": "restarting: draining"}, changing=True),
     }
     return while_answering(folder / status.name / "control.sock", commands, use)
 
@@ -210,7 +210,7 @@ def test_restart_without_a_daemon(folder: Path) -> None:
 def test_restart_that_is_refused(folder: Path) -> None:
     """What the daemon refuses is exit code 5, with its reason."""
 
-    def refuse() -> Mapping[str, Any]:
+    def refuse(_request: Mapping[str, Any], _peer: Peer) -> Mapping[str, Any]:
         raise ControlError("nothing to do: the server is draining")
 
     commands = {"restart": Command(refuse, changing=True)}

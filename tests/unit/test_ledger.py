@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from examples import BASELINE, NOW_S, example_change, example_failure, example_s
 from vllmd.model.decision import Action, Effect, Hold, HoldReason, Outcome, Verification
 from vllmd.model.flags import Flags
 from vllmd.model.masking import Masker
+from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Launch, ProcessId
 from vllmd.model.status import DecisionRecord
+from vllmd.model.tried import Good, Tried
 from vllmd.ports import Ledger
 from vllmd.report.ledger import SqliteLedger, open_ledger
 from vllmd.report.ledger_file import MIGRATIONS, LedgerError
@@ -78,12 +81,33 @@ def test_failures_come_back_with_their_time(ledger: SqliteLedger) -> None:
     assert ledger.failures_since(NOW_S - 1) == [(NOW_S, example_failure())]
 
 
-def test_every_set_of_flags_that_was_launched_is_known(ledger: SqliteLedger) -> None:
-    """What was tried is the set of all launched flags, each once."""
-    other = BASELINE.changed({"max-num-seqs": "128"})
-    for generation, flags in enumerate((BASELINE, other, BASELINE), start=1):
-        ledger.record(a_launch(generation, flags), NOW_S)
-    assert ledger.tried_flags() == {BASELINE, other}
+def test_what_was_tried_comes_back_with_how_it_ended(ledger: SqliteLedger) -> None:
+    """Launches of one fingerprint, newest first: which were found good, and what each failed with first."""
+    good, bad, elsewhere = (replace(a_launch(n), fingerprint=f) for n, f in ((1, "here"), (2, "here"), (3, "there")))
+    first, second = (replace(example_failure(), generation=2, summary=text) for text in ("a cause", "what followed"))
+    for entry in (good, bad, elsewhere, Good(1, NOW_S + 5), first, second):
+        ledger.record(entry, NOW_S)
+    assert ledger.tried("here") == [Tried(bad, None, first), Tried(good, NOW_S, None)]
+
+
+def test_what_is_to_be_forgotten_does_not_come_back(ledger: SqliteLedger) -> None:
+    """Launches from before the operator's word are no longer among those tried."""
+    ledger.record(replace(a_launch(1), fingerprint="here"), NOW_S)
+    ledger.record(Forget(NOW_S + 1, "anna"), NOW_S + 1)
+    later = replace(a_launch(2), fingerprint="here", started_at_s=NOW_S + 2)
+    ledger.record(later, NOW_S + 2)
+    assert ledger.tried("here") == [Tried(later)]
+
+
+def test_a_pause_outlives_the_daemon_until_it_is_ended(ledger: SqliteLedger) -> None:
+    """The last order counts."""
+    pause = Pause(NOW_S, NOW_S + 60, "anna", "driver upgrade", keeps_recovery=True)
+    assert ledger.pause() is None
+    ledger.record(pause, NOW_S)
+    ledger.record(Forget(NOW_S, "anna"), NOW_S)
+    assert ledger.pause() == pause
+    ledger.record(Resume(NOW_S + 1, "anna"), NOW_S + 1)
+    assert ledger.pause() is None
 
 
 def test_recent_changes_carry_what_became_of_them(ledger: SqliteLedger) -> None:

@@ -7,11 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from vllmd.decide.bans import banned
 from vllmd.model.decision import Hold, HoldReason, Proposal
 from vllmd.model.flags import UTILIZATION, Flags, FlagValue, parse_number, show_value
 from vllmd.model.options import Catalogue
 from vllmd.model.settings import Bounds, Budget, Guard
 from vllmd.model.status import BudgetStatus
+from vllmd.model.tried import Ban
 
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
@@ -21,8 +23,9 @@ _DAY_S = 24 * _HOUR_S
 class GateFacts:
     """What the gates know: the operator's limits, what this vLLM accepts, and what was done before.
 
-    `voluntary_s` are the unix times of voluntary restarts; `barred` are flags that must not be run again, and
-    `barred_values` single values that did harm, whatever the other flags are. `served` are the last flags that did.
+    `voluntary_s` are the unix times of voluntary restarts. Not to be run again: what falls under `bans`, given
+    `free_bytes` on the GPU for a launch; `barred` flags; and `barred_values`, single values that did harm, whatever the
+    other flags are. `served` are the last flags that did.
     """
 
     flags: Flags
@@ -31,9 +34,11 @@ class GateFacts:
     catalogue: Catalogue
     now_s: float
     voluntary_s: tuple[float, ...] = ()
+    bans: tuple[Ban, ...] = ()
     barred: frozenset[Flags] = frozenset()
     barred_values: frozenset[tuple[str, FlagValue | None]] = frozenset()
     served: Flags | None = None
+    free_bytes: float | None = None
 
 
 def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
@@ -49,6 +54,8 @@ def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
     if after in facts.barred or not facts.barred_values.isdisjoint(proposal.changes.items()):
         shown = ", ".join(f"{n} {show_value(v)}" for n, v in proposal.changes.items())
         return Hold(HoldReason.ALREADY_TRIED, f"{shown} was tried before")
+    if ban := banned(after, facts.bans, facts.free_bytes):
+        return Hold(HoldReason.ALREADY_TRIED, _forbidden(after, ban))
     return proposal
 
 
@@ -77,6 +84,12 @@ def budget_status(facts: GateFacts, crashes_s: Sequence[float], *, breaker_open:
         crashes_limit=budget.breaker_crashes,
         breaker_open=breaker_open,
     )
+
+
+def _forbidden(flags: Flags, ban: Ban) -> str:
+    """Say why flags are banned."""
+    again = "these flags were" if flags == ban.flags else "what asks for less was"
+    return f"{again} run as generation {ban.failure.generation}: {ban.failure.summary}"
 
 
 def _frozen(name: str, guard: Guard) -> Hold | None:

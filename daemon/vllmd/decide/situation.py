@@ -51,6 +51,8 @@ def situation_of(
     assessment: Assessment | None = None,
     repeats: int = 0,
     too_low: float | None = None,
+    quiet: bool = False,
+    recovered: frozenset[str] = frozenset(),
 ) -> Situation:
     """Return the situation: effective values come from the start log where it tells them, else from vLLM's defaults.
 
@@ -78,4 +80,6 @@ def situation_of(
         gpu_total_bytes=smallest.total_bytes if smallest else None,
         version=instance.catalogue.version,
         host=host_facts_of(snapshot),
+        quiet=quiet,
+        recovered=recovered,
     )

@@ -128,6 +128,7 @@ class HoldReason(StrEnum):
     VERIFYING = "verifying"
     ALREADY_TRIED = "already_tried"
     ALREADY_ADVISED = "already_advised"
+    PAUSED = "paused"  # the operator's order
     OBSERVE_ONLY = "observe_only"
     BLIND = "blind"
     OPERATOR = "operator"  # the operator must act
@@ -151,6 +152,7 @@ class Action(StrEnum):
     RECOVER = "recover"  # launch after a failure, with other flags
     RETRY = "retry"  # launch after a failure, same flags
     ROLLBACK = "rollback"  # back to the flags before a change
+    REMEMBER = "remember"  # a first launch with the flags that were found good before
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,3 +237,5 @@ class Situation:
     running: bool = False  # the server's process lives
     version: str | None = None  # vLLM's
     host: HostFacts = field(default_factory=HostFacts)
+    quiet: bool = False  # nothing failed for so long that a step back towards the baseline may be tried
+    recovered: frozenset[str] = frozenset()  # flags that a recovery moved off the baseline

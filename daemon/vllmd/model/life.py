@@ -11,7 +11,7 @@ _MOVES: Mapping[ServerState, frozenset[ServerState]] = {
     ServerState.STARTING: frozenset({ServerState.SERVING, ServerState.DRAINING, ServerState.BACKOFF, ServerState.HELD}),
     ServerState.SERVING: frozenset({ServerState.DRAINING, ServerState.BACKOFF, ServerState.HELD}),
     ServerState.DRAINING: frozenset({ServerState.STARTING, ServerState.STOPPED}),
-    ServerState.BACKOFF: frozenset({ServerState.STARTING, ServerState.STOPPED}),
+    ServerState.BACKOFF: frozenset({ServerState.STARTING, ServerState.STOPPED, ServerState.HELD}),
     ServerState.HELD: frozenset({ServerState.STARTING, ServerState.STOPPED}),
 }
 # States in which a process of the server lives: no launch may begin from there.

@@ -1,6 +1,6 @@
 """The server's states, its launches, and the events of its life."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllmd.model.flags import Flags
@@ -42,7 +42,10 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One run of the server. `generation` numbers the launches of an instance from 1."""
+    """One run of the server. `generation` numbers the launches of an instance from 1.
+
+    `baseline` are the operator's flags at that time, `fingerprint` what the launch's fate depends on besides its flags.
+    """
 
     generation: int
     argv: tuple[str, ...]
@@ -50,6 +53,8 @@ class Launch:
     started_at_s: float  # unix time
     log_path: str
     leader: ProcessId | None = None  # None: not spawned
+    baseline: Flags = field(default_factory=Flags)
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

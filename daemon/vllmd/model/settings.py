@@ -80,6 +80,7 @@ class Budget:
     breaker_crashes: int = 5
     breaker_window_s: float = 900.0
     soak_s: float = 900.0
+    step_back_after_s: float = 86400.0  # without a failure, before a step back towards the baseline
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,17 @@ class Gpu:
     total_bytes: int
     used_bytes: int
     processes: tuple[GpuProcess, ...] = ()
+    driver: str | None = None  # its version
 
     @property
     def free_bytes(self) -> int:
         """Memory that nothing holds."""
         return self.total_bytes - self.used_bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """Memory that the supervised server holds, as far as the driver says."""
+        return sum(process.used_bytes or 0 for process in self.processes if process.ours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from vllmd.model.decision import Assessment, Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import FlagValue
+from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.settings import Modes
 from vllmd.model.snapshot import Gpu
@@ -102,3 +103,4 @@ class Status:
     errors: int = 0  # readings that a bug spoilt since the daemon began
     problem: str | None = None  # what vllmd itself cannot do now
     host: str = ""
+    pause: Pause | None = None

@@ -51,6 +51,7 @@ class NvmlReader:
             total_bytes=int(memory.total),
             used_bytes=int(memory.used),
             processes=tuple(self._process(p) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+            driver=_text(pynvml.nvmlSystemGetDriverVersion()),
         )
 
     def _process(self, process: pynvml.c_nvmlProcessInfo_t) -> GpuProcess:

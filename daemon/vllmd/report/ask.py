@@ -20,14 +20,14 @@ class DeniedError(ControlError):
     """The caller may not use the socket, or not for this."""
 
 
-def ask(path: Path, command: str, timeout_s: float = 2.0) -> dict[str, Any]:
-    """Send one command and return its answer.
+def ask(path: Path, command: str, timeout_s: float = 2.0, **arguments: object) -> dict[str, Any]:
+    """Send one command with its arguments (JSON values) and return its answer.
 
     Raises UnreachableError if nothing answers within `timeout_s`, DeniedError without permission, ControlError if
     the daemon refuses.
     """
     deadline_s = time.monotonic() + timeout_s
-    question = json.dumps({"command": command}).encode() + b"\n"
+    question = json.dumps({"command": command, **arguments}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)

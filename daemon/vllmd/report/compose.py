@@ -8,6 +8,7 @@ from vllmd.model.decision import Assessment
 from vllmd.model.flags import Flags
 from vllmd.model.instance import Instance
 from vllmd.model.life import Life
+from vllmd.model.orders import Pause
 from vllmd.model.settings import Bounds
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import BudgetStatus, FlagStatus, StartFacts, Status
@@ -29,6 +30,7 @@ class View:
     expected_start_s: float | None
     errors: int
     failure_log: str | None
+    pause: Pause | None = None
 
 
 def compose(instance: Instance, view: View, journal: Journal) -> Status:
@@ -71,6 +73,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         errors=view.errors,
         problem=journal.problem,
         host=socket.gethostname(),
+        pause=view.pause,
     )
 
 

@@ -39,9 +39,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one command does. `answer` returns at once, and raises ControlError to refuse."""
+    """What one command does.
 
-    answer: Callable[[], Mapping[str, Any]]
+    `answer` is given what the request holds besides the command, and who asks. It returns at once, and raises
+    ControlError to refuse.
+    """
+
+    answer: Callable[[Mapping[str, Any], Peer], Mapping[str, Any]]
     changing: bool = False
 
 
@@ -123,8 +127,9 @@ class ControlServer:
         """Carry out one request."""
         if not self._may(peer, changing=False):
             return _denied(peer, "reading")
-        name = _command_name(line)
-        command = None if name is None else self._commands.get(name)
+        request = _request(line)
+        name = request.get("command")
+        command = self._commands.get(name) if isinstance(name, str) else None
         if command is None:
             return _refusal("unknown_command", f"known commands: {', '.join(sorted(self._commands))}")
         if not self._may(peer, changing=command.changing):
@@ -132,7 +137,7 @@ class ControlServer:
         if command.changing:
             log.info("command", command=name, uid=peer.uid, pid=peer.pid)
         try:
-            return command.answer()
+            return command.answer(request, peer)
         except ControlError as error:
             return _refusal("refused", str(error))
 
@@ -153,14 +158,13 @@ def _denied(peer: Peer, what: str) -> Mapping[str, Any]:
     return _refusal("no_permission", f"{what} is for {who}; you are uid {peer.uid}")
 
 
-def _command_name(line: bytes) -> str | None:
-    """Return the command of a request; None if it is not one."""
+def _request(line: bytes) -> dict[str, Any]:
+    """Return a request; an empty one for what is none."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    name = request.get("command") if isinstance(request, dict) else None
-    return name if isinstance(name, str) else None
+        return {}
+    return request if isinstance(request, dict) else {}
 
 
 def _peer(connection: socket.socket) -> Peer:

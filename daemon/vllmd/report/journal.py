@@ -4,8 +4,8 @@ Nothing enters it unmasked: flags and argv may hold keys.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import structlog
 
@@ -13,8 +13,10 @@ from vllmd.model.decision import Action, Change, Domain, Effect, Hold, HoldReaso
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.masking import Masker
+from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
+from vllmd.model.tried import Good, Tried
 from vllmd.ports import Ledger
 from vllmd.report.wording import change_text
 
@@ -56,7 +58,10 @@ class Journal:
         """Record a launch and why it is made (first, crash, change, rollback, admin)."""
         self.launches[cause] += 1
         masked = replace(
-            launch, argv=self._masker.mask_argv(launch.argv), flags=masked_flags(launch.flags, self._masker)
+            launch,
+            argv=self._masker.mask_argv(launch.argv),
+            flags=self.masked(launch.flags),
+            baseline=self.masked(launch.baseline),
         )
         self._ledger.record(masked, launch.started_at_s)
         self._log.info("launch", generation=launch.generation, cause=cause, argv=" ".join(masked.argv))
@@ -141,6 +146,29 @@ class Journal:
             after=verification.after,
         )
 
+    def good(self, generation: int, at_s: float) -> None:
+        """Record that a launch's flags may be used again."""
+        self._ledger.record(Good(generation, at_s), at_s)
+        self._log.info("good", generation=generation)
+
+    def order(self, order: Pause | Resume | Forget) -> None:
+        """Record what the operator orders."""
+        self._ledger.record(order, order.at_s)
+        told = {key: value for key, value in asdict(order).items() if key != "at_s"}
+        self._log.info("order", kind=type(order).__name__.lower(), **told)
+
+    def tried(self, fingerprint: str) -> Sequence[Tried]:
+        """Return the launches with this fingerprint, by earlier daemons too, newest first."""
+        return self._ledger.tried(fingerprint)
+
+    def pause(self) -> Pause | None:
+        """Return the last pause that was not ended; it may have run out."""
+        return self._ledger.pause()
+
+    def masked(self, flags: Flags) -> Flags:
+        """Return flags as the ledger holds them."""
+        return masked_flags(flags, self._masker)
+
     def advised(self) -> frozenset[tuple[Flags, Flags]]:
         """Return (flags before, flags after) of the advice given."""
         return frozenset(self._advised)
@@ -167,6 +195,14 @@ class Journal:
                 return change
         return None
 
+    def domain_of(self, name: str) -> Domain | None:
+        """Return why a flag was moved to where it is; None if no decision that is remembered did."""
+        for record in reversed(self._records):
+            change = record.change
+            if change.action not in {Action.ADVISE, Action.REMEMBER} and name in change.proposal.changes:
+                return change.proposal.domain
+        return None
+
     def _amend(
         self, change_id: str, *, outcome: Outcome | None = None, verification: Verification | None = None
     ) -> None:
@@ -181,8 +217,8 @@ class Journal:
         return replace(
             change,
             proposal=proposal,
-            flags_before=masked_flags(change.flags_before, self._masker),
-            flags_after=masked_flags(change.flags_after, self._masker),
+            flags_before=self.masked(change.flags_before),
+            flags_after=self.masked(change.flags_after),
         )
 
 

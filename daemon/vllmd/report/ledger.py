@@ -11,15 +11,18 @@ import structlog
 
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
-from vllmd.model.flags import Flags
+from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
+from vllmd.model.tried import Good, Tried
+from vllmd.ports import Entry
 from vllmd.report.ledger_file import LedgerError, open_file
 from vllmd.report.status_file import read_status
 
 LEDGER_NAME = "ledger.db"
 
-Entry = Launch | Failure | Change | Hold | Outcome | Verification
+_REMEMBERED = 500  # launches of one fingerprint: a year of them, at more than one a day
+
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
@@ -68,10 +71,26 @@ class SqliteLedger:
         rows = self._rows("SELECT at_s, payload FROM failures WHERE at_s >= ? ORDER BY seq", since_s)
         return [(at_s, failure) for at_s, payload in rows if (failure := _decoded(payload, Failure)) is not None]
 
-    def tried_flags(self) -> frozenset[Flags]:
-        """Return every set of flags that was ever launched, with secrets masked."""
-        rows = self._rows("SELECT DISTINCT json_extract(payload, '$.flags') FROM launches")
-        return frozenset(_all_decoded((payload for (payload,) in rows), Flags))
+    def tried(self, fingerprint: str) -> Sequence[Tried]:
+        """Return the launches with this fingerprint since they were last to be forgotten, newest first."""
+        query = (
+            "SELECT l.payload, (SELECT max(g.at_s) FROM good g WHERE g.generation = l.generation), "
+            "(SELECT f.payload FROM failures f WHERE f.generation = l.generation ORDER BY f.seq LIMIT 1) "
+            "FROM launches l WHERE json_extract(l.payload, '$.fingerprint') = ? "
+            "AND l.at_s > coalesce((SELECT max(at_s) FROM orders WHERE kind = 'Forget'), 0) "
+            "ORDER BY l.seq DESC LIMIT ?"
+        )
+        return [
+            Tried(launch, good_at_s, None if failure is None else _decoded(failure, Failure))
+            for payload, good_at_s, failure in self._rows(query, fingerprint, _REMEMBERED)
+            if (launch := _decoded(payload, Launch)) is not None
+        ]
+
+    def pause(self) -> Pause | None:
+        """Return the last pause that was not ended; it may have run out."""
+        query = "SELECT kind, payload FROM orders WHERE kind IN ('Pause', 'Resume') ORDER BY seq DESC LIMIT 1"
+        kind, payload = next(iter(self._rows(query)), ("", ""))
+        return _decoded(payload, Pause) if kind == "Pause" else None
 
     def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
         """Return the last changes with what became of each, newest last."""
@@ -158,6 +177,10 @@ def _place(entry: Entry) -> tuple[str, dict[str, object]]:
             return "outcomes", {"change_id": entry.change.id, "generation": entry.generation}
         case Verification():
             return "verifications", {"change_id": entry.change_id, "effect": entry.effect.value}
+        case Good():
+            return "good", {"generation": entry.generation}
+        case Pause() | Resume() | Forget():
+            return "orders", {"kind": type(entry).__name__}
         case _:
             assert_never(entry)
 

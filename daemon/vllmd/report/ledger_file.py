@@ -28,6 +28,15 @@ MIGRATIONS = (
     CREATE INDEX outcomes_of ON outcomes (change_id);
     CREATE INDEX verifications_of ON verifications (change_id);
     """,
+    """
+    CREATE TABLE good (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, generation INTEGER NOT NULL,
+        payload TEXT NOT NULL) STRICT;
+    CREATE TABLE orders (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL,
+        payload TEXT NOT NULL) STRICT;
+    CREATE INDEX good_of ON good (generation);
+    CREATE INDEX failures_of ON failures (generation);
+    CREATE INDEX launches_of ON launches (generation);
+    """,
 )
 
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

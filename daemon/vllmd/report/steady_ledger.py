@@ -1,15 +1,19 @@
 """A ledger that may fail: on a full disk the server is still kept alive, and what was not stored is said."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import structlog
 
-from vllmd.model.decision import Change, Hold, Outcome, Verification
-from vllmd.model.failure import Failure
-from vllmd.model.server import Launch
+from vllmd.model.decision import Change
+from vllmd.model.orders import Pause
 from vllmd.model.status import DecisionRecord
+from vllmd.model.tried import Tried
+from vllmd.ports import Entry
 from vllmd.report.ledger import SqliteLedger
 from vllmd.report.ledger_file import LedgerError
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -46,7 +50,7 @@ class SteadyLedger:
             self._generation += 1
         return self._generation
 
-    def record(self, entry: Launch | Failure | Change | Hold | Outcome | Verification, at_s: float) -> None:
+    def record(self, entry: Entry, at_s: float) -> None:
         """Store one entry, or say that it is lost."""
         try:
             self._ledger.record(entry, at_s)
@@ -57,19 +61,26 @@ class SteadyLedger:
 
     def changes(self, since_s: float) -> Sequence[Change]:
         """Return the changes since a time, oldest first; none while the ledger cannot be read."""
-        try:
-            return self._ledger.changes(since_s)
-        except LedgerError as error:
-            self._fails(error)
-            return ()
+        return self._read(lambda: self._ledger.changes(since_s), ())
 
     def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
         """Return the last changes with what became of them; none while the ledger cannot be read."""
+        return self._read(lambda: self._ledger.recent(limit), ())
+
+    def tried(self, fingerprint: str) -> Sequence[Tried]:
+        """Return the launches with this fingerprint, newest first; none while the ledger cannot be read."""
+        return self._read(lambda: self._ledger.tried(fingerprint), ())
+
+    def pause(self) -> Pause | None:
+        """Return the last pause that was not ended; none while the ledger cannot be read."""
+        return self._read(self._ledger.pause, None)
+
+    def _read(self, question: Callable[[], T], otherwise: T) -> T:
         try:
-            return self._ledger.recent(limit)
+            return question()
         except LedgerError as error:
             self._fails(error)
-            return ()
+            return otherwise
 
     def start_above(self, generation: int) -> None:
         """Let the next generation be above one that is known from elsewhere."""

@@ -1,0 +1,79 @@
+"""The past: what the loop remembers between ticks, and what earlier daemons left in the ledger."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from vllmd.decide.bans import bans_of, last_good
+from vllmd.decide.recover import CrashRecord
+from vllmd.model.failure import OF_FLAGS, Failure, FailureClass
+from vllmd.model.flags import UTILIZATION, Flags, FlagValue
+from vllmd.model.tried import Ban, Tried
+from vllmd.report.journal import Journal
+
+_DAY_S = 86400.0
+_POOL_TOO_SMALL = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
+
+
+@dataclass(slots=True)
+class Past:
+    """What was tried and how it ended; times in unix seconds."""
+
+    voluntary_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+    crashes: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=100))
+    in_a_row: int = 0  # failures since the last good run
+    visited: set[Flags] = field(default_factory=set)  # flags that were run
+    bans: list[Ban] = field(default_factory=list)
+    harmful: set[tuple[str, FlagValue | None]] = field(default_factory=set)  # values that latency changes took back
+    served: Flags | None = None  # the last flags that served
+    too_low: float | None = None  # a utilization at which the KV pool was too small
+    failure_log: str | None = None  # of the launch that failed last, None if it had no process
+
+    def recall(self, journal: Journal, fingerprint: str, baseline: Flags, now_s: float) -> None:
+        """Take in what the ledger keeps for this fingerprint; flags get the secrets of the baseline back."""
+        shown = journal.masked(baseline)
+        self.voluntary_s.extend(journal.voluntary_since(now_s - _DAY_S))
+        self.harmful.update(journal.harmful())
+        for ban in bans_of(journal.tried(fingerprint)):
+            self.bans.append(replace(ban, flags=_unmasked(ban.flags, shown, baseline)))
+
+    def forget(self) -> None:
+        """Forget what is banned and what did harm; the budget is not given back."""
+        self.visited.clear()
+        self.bans.clear()
+        self.harmful.clear()
+        self.too_low = None
+
+    def failed(self, failure: Failure, flags: Flags, now_s: float) -> None:
+        """Remember a failure of a launch with these flags."""
+        self.crashes.append((now_s, failure.kind))
+        self.in_a_row += 1
+        if failure.kind in OF_FLAGS:
+            self.bans.append(Ban(flags, failure))
+        if failure.kind in _POOL_TOO_SMALL and "available_bytes" in failure.numbers:
+            self.too_low = flags.number(UTILIZATION) or failure.numbers.get("utilization")
+
+    def calmed(self) -> None:
+        """Forget that launches failed in a row: a good run, or the operator's word, begins anew."""
+        self.in_a_row = 0
+        self.crashes.clear()
+
+    def record(self) -> CrashRecord:
+        """Return what the recovery looks at."""
+        return CrashRecord(self.in_a_row, tuple(self.crashes))
+
+    def repeats(self, kind: FailureClass) -> int:
+        """Return how many failures of this class came before the last one."""
+        return max(0, sum(known == kind for _, known in self.crashes) - 1)
+
+
+def good_before(
+    journal: Journal, fingerprint: str, baseline: Flags, free_bytes: float | None
+) -> tuple[Tried, Mapping[str, FlagValue | None]] | None:
+    """Return the last good launch of this baseline that is not banned, and what it changes; None if there is none."""
+    return last_good(journal.tried(fingerprint), journal.masked(baseline), free_bytes)
+
+
+def _unmasked(flags: Flags, shown: Flags, baseline: Flags) -> Flags:
+    """Return flags with the operator's own values where they are shown as the baseline's are."""
+    return flags.changed({name: baseline[name] for name in flags if flags[name] == shown.get(name)})

@@ -1,0 +1,141 @@
+"""Trials: a voluntary change is watched for its soak, found good, or taken back."""
+
+from dataclasses import replace
+
+from vllmd.decide.plan import plan_of
+from vllmd.decide.verify import Trial, verify
+from vllmd.model.decision import (
+    Action,
+    Assessment,
+    Change,
+    Domain,
+    Effect,
+    Hold,
+    HoldReason,
+    Outcome,
+    Proposal,
+    Verification,
+    Wish,
+)
+from vllmd.model.failure import OF_FLAGS, Failure
+from vllmd.model.snapshot import Window
+from vllmd.past import Past
+from vllmd.ports import Clock
+from vllmd.report.journal import Journal
+from vllmd.report.wording import change_text
+from vllmd.supervisor import Next, Supervisor
+
+_NEVER_S = float("inf")
+_FREEZE_S = 86400.0  # no latency change on top of one that could not be verified
+_RECOVERIES = frozenset({Action.RECOVER, Action.ROLLBACK, Action.RETRY, Action.REMEMBER})
+
+
+class Trials:
+    """Carries a voluntary change out, verifies it, and goes back where it did harm. One at a time."""
+
+    def __init__(self, supervisor: Supervisor, journal: Journal, clock: Clock, past: Past) -> None:
+        self._supervisor = supervisor
+        self._journal = journal
+        self._clock = clock
+        self._past = past
+        self._trial: Trial | None = None
+        self._frozen_until_s = 0.0
+
+    def hold(self) -> Hold | None:
+        """Return why no other change may be made now; None if one may."""
+        if self._trial is not None:
+            until_s = self._trial.serving_since_s + self._supervisor.instance.settings.budget.soak_s
+            return Hold(HoldReason.VERIFYING, f"{self._trial.change.id} is being verified", until_s)
+        if self._clock.now_s() < self._frozen_until_s:
+            text = "the last change could not be verified, so no other is made on top of it"
+            return Hold(HoldReason.COOLDOWN, text, self._frozen_until_s)
+        return None
+
+    def begin(self, change: Change, assessment: Assessment) -> None:
+        """Restart with the flags of a change, and watch what it brings."""
+        self._past.voluntary_s.append(change.at_s)
+        self._trial = Trial(change, assessment, serving_since_s=_NEVER_S)
+        self.carry_out(change, "change")
+
+    def carry_out(self, change: Change, cause: str) -> None:
+        """Drain the server, then launch it with the flags of a change."""
+        plan = plan_of(change)
+        message = f"{change.id}: draining, then a launch with {change_text(change)}"
+        self._supervisor.restart(Next(plan.target, cause, change, plan.fallback), message)
+
+    def begin_anew(self) -> None:
+        """Let the soak begin anew, since the server is restarted for another reason."""
+        if self._trial is not None:
+            self._trial = replace(self._trial, serving_since_s=_NEVER_S)
+
+    def ready(self, outcome: Outcome | None, generation: int) -> None:
+        """Take note that a launch serves: its soak begins, or its flags are good."""
+        now_s = self._clock.now_s()
+        if self._trial is not None:
+            self._trial = replace(self._trial, serving_since_s=now_s)
+            return
+        self._journal.good(generation, now_s)
+        if outcome is not None and outcome.change.action in _RECOVERIES:
+            text = f"serving again as generation {outcome.generation}"
+            self._journal.verification(Verification(outcome.change.id, now_s, Effect.SERVING, text))
+
+    def look(self, window: Window, generation: int) -> bool:
+        """Look at the change under verification; return whether it is being taken back."""
+        if self._trial is None:
+            return False
+        verification = self._verification(self._trial, window)
+        if verification is None:
+            return False
+        change, self._trial = self._trial.change, None
+        self._journal.verification(verification)
+        if verification.effect is Effect.UNKNOWN:
+            self._frozen_until_s = verification.at_s + _FREEZE_S
+        if verification.effect is not Effect.WORSE:
+            self._journal.good(generation, verification.at_s)
+            return False
+        self._past.harmful.update(change.proposal.changes.items())
+        self.carry_out(self._rollback_of(change, verification.message), "rollback")
+        return True
+
+    def taken_back(self, failure: Failure) -> bool:
+        """Return to the flags before a change that did not come to serve, or that failed while it soaked."""
+        if self._trial is None:
+            return False
+        never_served = self._trial.serving_since_s == _NEVER_S
+        if not never_served and failure.kind not in OF_FLAGS:
+            return False  # the host's fault: the same flags again, and the soak begins anew
+        change, self._trial = self._trial.change, None
+        if change.proposal.domain is Domain.LATENCY:
+            self._past.harmful.update(change.proposal.changes.items())
+        if not never_served:
+            verification = Verification(change.id, self._clock.now_s(), Effect.FAILED, failure.summary)
+            self._journal.verification(verification)
+        rollback = self._rollback_of(change, failure.summary)
+        message = f"{rollback.id}: {failure.summary}"
+        self._supervisor.wait(Next(rollback.flags_after, "rollback", rollback), message)
+        return True
+
+    def _verification(self, trial: Trial, window: Window) -> Verification | None:
+        settings, now_s = self._supervisor.instance.settings, self._clock.now_s()
+        soak_s = settings.budget.soak_s
+        if trial.change.proposal.domain is Domain.LATENCY:
+            return verify(trial, window, settings.slo, soak_s, now_s)
+        if now_s - trial.serving_since_s < soak_s:
+            return None
+        text = f"served {soak_s / 60:g} min without a failure"
+        return Verification(trial.change.id, now_s, Effect.SERVING, text)
+
+    def _rollback_of(self, change: Change, why: str) -> Change:
+        undo = {name: old for name, (old, _) in change.flags_after.differences(change.flags_before).items()}
+        proposal = Proposal(
+            "rollback",
+            change.proposal.domain,
+            Wish.CHANGE_FLAGS,
+            f"{change.id} did harm: {why}",
+            undo,
+            trigger=change.proposal.trigger,
+        )
+        flags = self._supervisor.flags
+        return self._journal.change(
+            Change("", self._clock.now_s(), Action.ROLLBACK, proposal, flags, change.flags_before)
+        )

@@ -1,0 +1,53 @@
+"""Nothing failed for long: one step of what a recovery moved goes back towards the operator's baseline.
+
+First what costs latency (no graphs, few of them), then what costs throughput, and the utilization last and by half of
+its way: it is what an OOM depends on most.
+"""
+
+from vllmd.model.decision import Domain, Proposal, Situation, Wish
+from vllmd.model.flags import (
+    BATCHED_TOKENS,
+    CAPTURE_SIZE,
+    ENFORCE_EAGER,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    UTILIZATION,
+    FlagValue,
+    show_value,
+)
+from vllmd_policies.memory_arithmetic import DEFAULT_UTILIZATION, round_down, round_up, show
+
+_ORDER = (ENFORCE_EAGER, CAPTURE_SIZE, MAX_MODEL_LEN, MAX_NUM_SEQS, BATCHED_TOKENS, UTILIZATION)
+_STEP = 0.01  # of utilization
+
+
+def step_back(situation: Situation) -> Proposal | None:
+    """Wish for one step back towards the baseline, once it was quiet."""
+    if not situation.quiet or situation.failure is not None:
+        return None
+    moved = [name for name in _ORDER if name in situation.recovered]
+    differing = situation.flags.differences(situation.baseline)
+    for name in (name for name in moved if name in differing):
+        value = _halfway(situation) if name == UTILIZATION else situation.baseline.get(name)
+        present = situation.flags.get(name)
+        if value == present:
+            continue
+        reason = (
+            f"nothing failed for long: {name} {show_value(present)} -> {show_value(value)}, "
+            f"back towards the baseline's {show_value(situation.baseline.get(name))}"
+        )
+        return Proposal("step_back", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, {name: value}, trigger="quiet")
+    return None
+
+
+def _halfway(situation: Situation) -> FlagValue | None:
+    """Return the utilization half of the way back, at least one step; the baseline's own text at the end."""
+    present = situation.flags.number(UTILIZATION)
+    baseline = situation.baseline.number(UTILIZATION)
+    wanted = DEFAULT_UTILIZATION if baseline is None else baseline
+    if present is None:
+        return situation.flags.get(UTILIZATION)
+    if abs(wanted - present) <= 2 * _STEP:
+        return situation.baseline.get(UTILIZATION)
+    middle = (present + wanted) / 2
+    return show(round_down(middle, _STEP) if wanted > present else round_up(middle, _STEP))
