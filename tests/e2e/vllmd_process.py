@@ -20,7 +20,7 @@ VLLMD = (str(Path(sys.executable).parent / "vllmd"),)
 Instance = dict[str, Any]  # one element of `instances` of `vllmd status --json`
 Settings = Mapping[str, Mapping[str, Any]]  # sections of the configuration
 
-_ASK_LIMIT_S = 20.0  # two cores may be busy with a server's start
+_ASK_LIMIT_S = 60.0  # two cores may be busy with a server's start, and some machines are slow
 _STOP_LIMIT_S = 60.0
 _POLL_S = 0.25
 _TAIL_LINES = 60
