@@ -12,10 +12,6 @@ from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import UTILIZATION, parse_number
 from vllmd_policies.memory_arithmetic import CPU_SPACE, lowered_utilization, may_move, on_cpu, proposal, show
 
-# One CUTLASS source of a mixture-of-experts kernel takes up to 8 GiB to compile (flashinfer); the host keeps 16 GiB.
-_JOB_GIB = 8.0
-_KEPT_GIB = 16.0
-_SHARED_STEP = 0.1  # of utilization, where nobody says how much the host lacks
 _JOBS = "MAX_JOBS"
 _TRANSFER = "kv-transfer-config"
 _EXTRA = "kv_connector_extra_config"
@@ -42,12 +38,12 @@ def host_oom(situation: Situation) -> Proposal | None:
 
 def _fewer_jobs(situation: Situation, failure: Failure) -> Proposal:
     """Compile with as many jobs as fit beside what is loaded: on unified memory the weights take the host's."""
-    host = situation.host
-    jobs = 4
+    host, known = situation.host, situation.thresholds
+    jobs = known.compile_jobs
     total = host.memory_limit_gib or host.host_total_gib
     if total is not None:
         weights = failure.numbers.get("weights_bytes", 0.0) / GIB if host.shares_memory else 0.0
-        fitting = int((total - weights - _KEPT_GIB) / _JOB_GIB)
+        fitting = int((total - weights - known.host_kept_gib) / known.compile_job_gib)
         jobs = max(1, min(jobs, fitting))
     before = parse_number(host.environ.get(_JOBS, ""))
     if before is not None and jobs >= before:
@@ -92,7 +88,7 @@ def _smaller_pool(situation: Situation, failure: Failure) -> Proposal | None:
         return proposal("host_oom", failure, Wish.SET_ENV, reason, env={CPU_SPACE: f"{space // 2:g}"})
     if not situation.host.shares_memory and not on_cpu(situation, failure):
         return None
-    target = lowered_utilization(situation, failure, None, _SHARED_STEP)
+    target = lowered_utilization(situation, failure, None, situation.thresholds.shared_step)
     if target is None:
         return None
     reason = f"{failure.summary}; {UTILIZATION} -> {show(target)}, since the pool lies in the same memory"

@@ -4,11 +4,10 @@ A step that prefills a full chunk takes about c0 + a * batched tokens, and every
 H200 with an 8B model, 8192 tokens gave an ITL p99 of 212-238 ms, 2048 67-72 ms and 512 21-24 ms at the same throughput.
 """
 
+from collections.abc import Sequence
+
 from vllmd.model.decision import Domain, Proposal, Situation, TargetAssessment, Wish
 from vllmd.model.flags import BATCHED_TOKENS, CHUNKED_PREFILL, MAX_NUM_SEQS
-
-# The compile cache is keyed by the value, so that few values are ever used.
-LADDER = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)
 
 
 def itl_ladder(situation: Situation) -> Proposal | None:
@@ -22,16 +21,16 @@ def itl_ladder(situation: Situation) -> Proposal | None:
     present = situation.flags.number(BATCHED_TOKENS) or situation.batched_tokens
     if present is None:
         return None
-    step = next_step(present, _floor(situation))
+    step = next_step(situation.thresholds.ladder_tokens, present, _floor(situation))
     if step is None:
         return None
     text = f"{BATCHED_TOKENS} {present:g} -> {step}: a shorter step delays every stream less"
     return _wish(worst, {BATCHED_TOKENS: str(step)}, text, {"from_tokens": present, "to_tokens": float(step)})
 
 
-def next_step(present: float, floor: float) -> int | None:
+def next_step(ladder: Sequence[int], present: float, floor: float) -> int | None:
     """Return the largest step not above half of the present value, or else the next lower one, not below the floor."""
-    lower = [step for step in LADDER if floor <= step < present]
+    lower = [step for step in ladder if floor <= step < present]
     halved = [step for step in lower if step <= present / 2]
     return halved[-1] if halved else (lower[-1] if lower else None)
 
@@ -40,7 +39,7 @@ def _floor(situation: Situation) -> float:
     """Return the least value that vLLM accepts (no fewer tokens than sequences) and that the guard allows."""
     sequences = situation.flags.number(MAX_NUM_SEQS) or situation.max_num_seqs or 0
     low, _ = situation.bounds.get(BATCHED_TOKENS, (None, None))
-    return max(LADDER[0], sequences, low or 0)
+    return max(situation.thresholds.ladder_tokens[0], sequences, low or 0)
 
 
 def _wish(target: TargetAssessment, changes: dict[str, str | bool], text: str, numbers: dict[str, float]) -> Proposal:

@@ -11,7 +11,6 @@ from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import BATCHED_TOKENS, KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS, UTILIZATION, FlagValue
 from vllmd_policies.memory_arithmetic import (
-    BLIND_STEP,
     CPU_SPACE,
     highest_utilization,
     lowest,
@@ -25,17 +24,8 @@ from vllmd_policies.memory_arithmetic import (
     utilization,
 )
 
-_MARGIN = 0.01  # of utilization, beyond the need that was printed: its numbers are rounded
-_STEP = 0.005
 _BLOCK_TOKENS = 16  # vLLM's block: the pool holds whole ones
-# Where nothing is left for the pool, nothing says what one request needs. A twentieth of the device lets a model of a
-# fitting size serve a context of some thousand tokens; if it does not do, the next failure prints the need.
-_FIRST_POOL = 0.05
-_FIRST_POOL_BYTES = GIB
 _KINDS = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
-_EASY_TOP = 0.95
-_FEWEST_TOKENS = 1024
-_ABSURD_GRAPHS = 0.25  # of the device; captures take 0.3 to 3 GiB
 _ESTIMATE = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _SPACE_GIB = 4  # what the CPU backend took by itself up to 0.11
 
@@ -59,7 +49,7 @@ def kv_pool_too_small(situation: Situation) -> Proposal | None:
 def _fewer_graphs_counted(situation: Situation, failure: Failure) -> Proposal | None:
     """Switch off an estimate of the graphs' memory that cannot be true (vLLM 0.18 to 0.33 know such)."""
     graphs, total = failure.numbers.get("graphs_bytes"), total_bytes(situation, failure)
-    if situation.supervised or not graphs or not total or graphs < _ABSURD_GRAPHS * total:
+    if situation.supervised or not graphs or not total or graphs < situation.thresholds.absurd_graphs_part * total:
         return None
     reason = f"{failure.summary}; vLLM sets {show_bytes(graphs)} aside for CUDA graphs, which is no true estimate"
     return proposal("kv_pool_too_small", failure, Wish.SET_ENV, reason, env={_ESTIMATE: "0"})
@@ -68,21 +58,22 @@ def _fewer_graphs_counted(situation: Situation, failure: Failure) -> Proposal | 
 def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
     """Lower the batched tokens where utilization cannot rise: the activation peak gives its room to the pool."""
     present = situation.flags.number(BATCHED_TOKENS) or failure.numbers.get("batched_tokens")
-    if situation.supervised or pool_is_fixed(situation, failure) or not present or present < 2 * _FEWEST_TOKENS:
+    small = situation.thresholds.small_step_tokens
+    if situation.supervised or pool_is_fixed(situation, failure) or not present or present < 2 * small:
         return None
-    changes: dict[str, FlagValue | None] = {BATCHED_TOKENS: str(_FEWEST_TOKENS)}
-    if (situation.flags.number(MAX_NUM_SEQS) or 0) > _FEWEST_TOKENS:
-        changes[MAX_NUM_SEQS] = str(_FEWEST_TOKENS)
-    reason = f"{failure.summary}; {BATCHED_TOKENS} {present:.0f} -> {_FEWEST_TOKENS}: the largest step takes less"
+    changes: dict[str, FlagValue | None] = {BATCHED_TOKENS: str(small)}
+    if (situation.flags.number(MAX_NUM_SEQS) or 0) > small:
+        changes[MAX_NUM_SEQS] = str(small)
+    reason = f"{failure.summary}; {BATCHED_TOKENS} {present:.0f} -> {small}: the largest step takes less"
     return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, changes)
 
 
 def _larger_fixed(situation: Situation, failure: Failure) -> Proposal | None:
-    """Raise a pool that a flag fixed to what one request needs and a tenth more; None if nobody said what that is."""
+    """Raise a pool that a flag fixed to what one request needs and a little more; None if nobody said what that is."""
     needed = _needed_bytes(failure)
     if situation.supervised or KV_CACHE_BYTES not in situation.flags or not needed:
         return None
-    target = int(needed * 1.1)
+    target = int(needed * situation.thresholds.fixed_pool_factor)
     reason = f"{failure.summary}; {KV_CACHE_BYTES} -> {target}, which holds one request"
     return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, {KV_CACHE_BYTES: str(target)})
 
@@ -110,9 +101,11 @@ def _larger(situation: Situation, failure: Failure) -> Proposal | None:
         return None
     present, top = utilization(situation, failure), highest_utilization(situation, failure)
     if not situation.supervised and "fitting_tokens" in failure.numbers:
-        top = min(top, _EASY_TOP)  # a length that fits is the safer answer than the last hundredths
+        top = min(
+            top, situation.thresholds.easy_ceiling
+        )  # a length that fits is the safer answer than the last hundredths
     bottom, (least, wanted) = lowest(situation, UTILIZATION), _rise(situation, failure)
-    target = min(max(round_up(present + wanted, _STEP), bottom), top)
+    target = min(max(round_up(present + wanted, situation.thresholds.rise_step), bottom), top)
     if target <= present or target < max(bottom, present + least):
         return None
     reason = f"{failure.summary}; {UTILIZATION} {show(present)} -> {show(target)}"
@@ -124,18 +117,18 @@ def _larger(situation: Situation, failure: Failure) -> Proposal | None:
 
 def _rise(situation: Situation, failure: Failure) -> tuple[float, float]:
     """Return by how much utilization must rise at least, and by how much it should."""
-    total = total_bytes(situation, failure)
+    total, known = total_bytes(situation, failure), situation.thresholds
     if total is None:
-        return 0.0, BLIND_STEP * (situation.repeats + 1)
+        return 0.0, known.blind_step * (situation.repeats + 1)
     available = failure.numbers.get("available_bytes")
     needed = _needed_bytes(failure)
     if needed is not None and available is not None:
         missing = max(0.0, needed - available) / total
-        return missing, missing + _MARGIN
+        return missing, missing + known.rise_margin
     if (part := _part_missing(situation, failure)) is not None and available is None:
-        return 0.0, part + _MARGIN
+        return 0.0, part + known.rise_margin
     missing = max(0.0, -(available or 0.0)) / total
-    return missing, missing + max(_FIRST_POOL_BYTES / total, _FIRST_POOL)
+    return missing, missing + max(known.first_pool_bytes / total, known.first_pool_part)
 
 
 def _needed_bytes(failure: Failure) -> float | None:

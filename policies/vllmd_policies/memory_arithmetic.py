@@ -21,19 +21,10 @@ from vllmd.model.flags import (
     FlagValue,
 )
 
-MARGIN_BYTES = 256 * MIB  # beyond what failed: the driver's context and torch's rounding of its segments
-# What the CUDA context of a new process takes before vLLM looks at what is free: 0.51 GiB on an H200.
-CONTEXT_BYTES = 640 * MIB
-BLIND_STEP = 0.02  # of utilization, where no number was printed to compute with
-# Where the operator sets no upper bound: above it the driver's context and torch's workspace find no room.
-OPEN_CEILING = 0.97
-FEWEST_TOKENS = 256  # a smaller step would not even hold a batch of decodes
 CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; the CPU backend's pool
 # vLLM's default since 0.20 (config/cache.py); a diagnosis of an older one brings its 0.9 with it.
 DEFAULT_UTILIZATION = 0.92
 
-_LEAST_STEP = 0.01
-_LEAST_PART = 0.5  # of the utilization: where more has to go, the pool is not what is too large
 # The first sample of vLLM whose CPU worker reads the utilization (0.11 does not, 0.32 does).
 _CPU_READS_UTILIZATION = (0, 20)
 
@@ -75,7 +66,7 @@ def lowest(situation: Situation, name: str) -> float:
 def upper_bound(situation: Situation) -> float:
     """Return the guard's upper bound of the utilization, ours where it is open."""
     _, high = situation.bounds.get(UTILIZATION, (None, None))
-    return OPEN_CEILING if high is None else min(high, 1.0)
+    return situation.thresholds.open_ceiling if high is None else min(high, 1.0)
 
 
 def highest_utilization(situation: Situation, failure: Failure) -> float:
@@ -83,7 +74,7 @@ def highest_utilization(situation: Situation, failure: Failure) -> float:
     top, total = upper_bound(situation), total_bytes(situation, failure)
     free, context = failure.numbers.get("free_bytes"), 0
     if free is None:
-        free, context = situation.gpu_free_bytes, CONTEXT_BYTES
+        free, context = situation.gpu_free_bytes, situation.thresholds.context_bytes
     # The launch passed vLLM's own check for as much as it asked for: if less is free now, that is memory which the
     # ended process has not given back yet, and no limit.
     if total and free is not None and free >= utilization(situation, failure) * total:
@@ -110,26 +101,27 @@ def lacking_bytes(failure: Failure) -> float | None:
 
 
 def lowered_utilization(
-    situation: Situation, failure: Failure, freed_bytes: float | None, blind_step: float = BLIND_STEP
+    situation: Situation, failure: Failure, freed_bytes: float | None, blind_step: float | None = None
 ) -> float | None:
-    """Return the utilization that frees this much, at least 0.01 less and not below its bound.
+    """Return the utilization that frees this much, at least the least step less and not below its bound.
 
-    `freed_bytes` is None where no number was printed; then it falls by `blind_step`. None if it may not move, or if the
-    pool would then not hold one request of full length.
+    `freed_bytes` is None where no number was printed; then it falls by `blind_step`, or the profile's. None if it may
+    not move, or if the pool would then not hold one request of full length.
     """
     if not may_move(situation, UTILIZATION) or pool_is_fixed(situation, failure):
         return None
     present, total = utilization(situation, failure), total_bytes(situation, failure)
-    spare = _spare_part(situation, failure)
+    spare, known = _spare_part(situation, failure), situation.thresholds
     if freed_bytes is None or total is None:
-        drop = min(blind_step * (situation.repeats + 1), max(spare, _LEAST_STEP))
+        step = known.blind_step if blind_step is None else blind_step
+        drop = min(step * (situation.repeats + 1), max(spare, known.least_step))
     else:
-        drop = max(_LEAST_STEP, freed_bytes / total)
+        drop = max(known.least_step, freed_bytes / total)
     if drop > spare:
         return None
     target = min(round_down(present - drop, 0.01), upper_bound(situation))
     target = max(target, lowest(situation, UTILIZATION))
-    return target if _LEAST_PART * present <= target < present else None
+    return target if known.least_part * present <= target < present else None
 
 
 def _spare_part(situation: Situation, failure: Failure) -> float:
@@ -156,7 +148,11 @@ def smaller_steps(situation: Situation, failure: Failure) -> int | None:
         return None
     sequences = situation.flags.number(MAX_NUM_SEQS) or situation.max_num_seqs or 0
     target = int(present) // 2
-    return None if target < max(FEWEST_TOKENS, sequences, lowest(situation, BATCHED_TOKENS)) else target
+    return (
+        None
+        if target < max(situation.thresholds.fewest_tokens, sequences, lowest(situation, BATCHED_TOKENS))
+        else target
+    )
 
 
 def round_up(value: float, step: float) -> float:

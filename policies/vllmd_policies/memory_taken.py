@@ -8,9 +8,7 @@ from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import KV_CACHE_BYTES, UTILIZATION
 from vllmd_policies.memory_arithmetic import (
-    BLIND_STEP,
     CPU_SPACE,
-    MARGIN_BYTES,
     lacking_bytes,
     lowered_utilization,
     lowest,
@@ -24,18 +22,9 @@ from vllmd_policies.memory_arithmetic import (
     utilization,
 )
 
-_SPACE_PART = 0.9  # of what is free on the host, for the CPU backend's pool
-
-# What fits is no remedy when it is less than this part of what was asked for: then somebody else has the device, and
-# there is no room for the model.
-_LEAST_PART = 0.5
-_HOST_PART = 0.05  # vLLM for CPUs takes the host's memory, in which the operating system lives too
-_HIGHEST = 0.98
-_UNIFIED_STEP = 0.15  # where the host's own programs use the same memory, and nobody printed how much
 OWN_LEFTOVER = "own-leftover"  # processes of our former launch hold it
 _LEAVING = re.compile(r"previous|predecessor|former|orphan|zombie|leftover|exiting|terminating|shutting", re.IGNORECASE)
 _ENDED = re.compile(r"\b(?:restart|stopp|kill|crash|redeploy|roll(?:out|ing))", re.IGNORECASE)
-_PATIENCE = 2  # identical failures before waiting is given up: a process that ends gives memory back within seconds
 
 
 def memory_taken(situation: Situation) -> Proposal | None:
@@ -64,7 +53,7 @@ def _of_taken(situation: Situation, failure: Failure) -> Proposal:
         return _beside(situation, failure) or _wait_or_stop(situation, failure)
     host = situation.host
     leaving = _LEAVING.search(host.other_process or "") or _ENDED.search(host.recent_event or "")
-    if leaving and situation.repeats < _PATIENCE:
+    if leaving and situation.repeats < situation.thresholds.patience:
         return _wait_or_stop(situation, failure)
     return _lower(situation, failure) or _wait_or_stop(situation, failure)
 
@@ -77,7 +66,7 @@ def _beside(situation: Situation, failure: Failure) -> Proposal | None:
     present = utilization(situation, failure)
     target = round_up(present + others / total, 0.01)
     counted = f"this vLLM counts the {show_bytes(others)} of others as its own"
-    if target > min(_HIGHEST, upper_bound(situation)):
+    if target > min(situation.thresholds.beside_ceiling, upper_bound(situation)):
         text = f"{counted}, so it would need {UTILIZATION} {show(target)}: shrink or stop the other, or upgrade vLLM"
         return proposal("memory_taken", failure, Wish.STOP, f"{failure.summary}; {text}")
     if not may_move(situation, UTILIZATION):
@@ -89,8 +78,9 @@ def _beside(situation: Situation, failure: Failure) -> Proposal | None:
 def _less(situation: Situation, failure: Failure) -> Proposal | None:
     """Lower utilization where the pool itself could not be made, by what was lacking or by a step."""
     lacking = lacking_bytes(failure)
-    step = _UNIFIED_STEP if situation.host.shares_memory or failure.cause == "no-number" else BLIND_STEP
-    freed = None if lacking is None else lacking + MARGIN_BYTES
+    unified = situation.host.shares_memory or failure.cause == "no-number"
+    step = situation.thresholds.unified_step if unified else situation.thresholds.blind_step
+    freed = None if lacking is None else lacking + situation.thresholds.margin_bytes
     target = lowered_utilization(situation, failure, freed, step)
     if target is None:
         return None
@@ -106,24 +96,27 @@ def fitting_utilization(situation: Situation, failure: Failure) -> float | None:
     if free is None or not total or total < MIB or requested is None:
         return None
     present = utilization(situation, failure)
-    target = present - (requested - free + _margin_bytes(failure)) / total
-    return max(0.0, min(round_down(min(target, present - 0.01), 0.01), upper_bound(situation)))
+    target = present - (requested - free + _margin_bytes(situation, failure)) / total
+    return max(
+        0.0, min(round_down(min(target, present - situation.thresholds.least_step), 0.01), upper_bound(situation))
+    )
 
 
-def _margin_bytes(failure: Failure) -> float:
+def _margin_bytes(situation: Situation, failure: Failure) -> float:
     """Return what stays free: on a GPU the rounding of the driver, on a CPU's memory node what the host needs."""
-    on_host = "node" in failure.numbers
-    return max(MARGIN_BYTES, _HOST_PART * failure.numbers["total_bytes"]) if on_host else MARGIN_BYTES
+    known = situation.thresholds
+    part = known.host_margin_part if "node" in failure.numbers else 0.0
+    return max(known.margin_bytes, part * failure.numbers["total_bytes"])
 
 
 def _lower(situation: Situation, failure: Failure) -> Proposal | None:
     """Lower utilization to what is free; None if it may not go there, or if that is no room for a model."""
     target, present = fitting_utilization(situation, failure), utilization(situation, failure)
-    least = max(lowest(situation, UTILIZATION), present * _LEAST_PART)
+    least = max(lowest(situation, UTILIZATION), present * situation.thresholds.least_part)
     weights, total = failure.numbers.get("weights_bytes", 0.0), failure.numbers.get("total_bytes", 0.0)
     if target is None or target < least or target * total <= weights or not may_move(situation, UTILIZATION):
         return None
-    fits = f"which fits and leaves {show_bytes(_margin_bytes(failure))}"
+    fits = f"which fits and leaves {show_bytes(_margin_bytes(situation, failure))}"
     reason = f"{failure.summary}; {UTILIZATION} {show(present)} -> {show(target)}, {fits}"
     numbers = {**failure.numbers, "utilization_from": present, "utilization_to": target}
     return proposal("memory_taken", failure, Wish.CHANGE_FLAGS, reason, {UTILIZATION: show(target)}, numbers)
@@ -133,7 +126,7 @@ def _wait_or_stop(situation: Situation, failure: Failure) -> Proposal:
     """Give whoever holds the memory some time, then ask the operator; a server of vllmd's own has the breaker."""
     target = fitting_utilization(situation, failure)
     fits = "" if target is None else f"; only {UTILIZATION} {show(target)} would fit"
-    if situation.supervised or situation.repeats < _PATIENCE:
+    if situation.supervised or situation.repeats < situation.thresholds.patience:
         reason = f"{failure.summary}{fits}, so the memory is given time to come back"
         return proposal("memory_taken", failure, Wish.WAIT_THEN_RETRY, reason)
     advice = f"free the memory that other processes hold, or lower {UTILIZATION} yourself"
@@ -142,19 +135,19 @@ def _wait_or_stop(situation: Situation, failure: Failure) -> Proposal:
 
 def _smaller_pool(situation: Situation, failure: Failure) -> Proposal | None:
     """Shrink a pool that a flag fixed to what is free; None if the operator does not allow that."""
-    free = failure.numbers.get("free_bytes", 0.0)
-    target = int(free - MARGIN_BYTES)
+    margin_bytes = situation.thresholds.margin_bytes
+    target = int(failure.numbers.get("free_bytes", 0.0) - margin_bytes)
     allowed = KV_CACHE_BYTES in situation.flags and may_move(situation, KV_CACHE_BYTES)
     if not allowed or target <= 0 or target < lowest(situation, KV_CACHE_BYTES):
         return None
-    reason = f"{failure.summary}; {KV_CACHE_BYTES} -> {target}, what is free less {show_bytes(MARGIN_BYTES)}"
+    reason = f"{failure.summary}; {KV_CACHE_BYTES} -> {target}, what is free less {show_bytes(margin_bytes)}"
     numbers = {**failure.numbers, "to_bytes": float(target)}
     return proposal("memory_taken", failure, Wish.CHANGE_FLAGS, reason, {KV_CACHE_BYTES: str(target)}, numbers)
 
 
 def _smaller_space(situation: Situation, failure: Failure) -> Proposal | None:
     """Shrink the pool that the CPU backend's variable fixed to whole GiB of what is free."""
-    room = int(failure.numbers.get("free_bytes", 0.0) * _SPACE_PART / GIB)
+    room = int(failure.numbers.get("free_bytes", 0.0) * situation.thresholds.host_pool_part / GIB)
     if situation.supervised or KV_CACHE_BYTES in situation.flags or room < 1:
         return None
     reason = f"{failure.summary}; {CPU_SPACE}={room} fits"
@@ -164,5 +157,5 @@ def _smaller_space(situation: Situation, failure: Failure) -> Proposal | None:
 def _stop_fixed(situation: Situation, failure: Failure) -> Proposal:
     """Say which size the operator must lower, and to what."""
     name = f"--{KV_CACHE_BYTES}" if KV_CACHE_BYTES in situation.flags else CPU_SPACE
-    room = show_bytes(max(0.0, failure.numbers.get("free_bytes", 0.0) - MARGIN_BYTES))
+    room = show_bytes(max(0.0, failure.numbers.get("free_bytes", 0.0) - situation.thresholds.margin_bytes))
     return proposal("memory_taken", failure, Wish.STOP, f"{failure.summary}; lower {name} to {room} or less")

@@ -16,7 +16,6 @@ _KINDS = frozenset(
 )
 _OF_THE_HOST = frozenset({"host"})  # causes that heal by the operator's hand alone
 _HUB_SILENT = "hub-silent"
-_PATIENCE = 2  # like failures before a hub that does not answer is the operator's
 
 
 def no_flag_helps(situation: Situation) -> Proposal | None:
@@ -24,7 +23,7 @@ def no_flag_helps(situation: Situation) -> Proposal | None:
     failure = situation.failure
     if failure is None or (failure.kind not in _KINDS and failure.cause not in _OF_THE_HOST):
         return None
-    if failure.cause == _HUB_SILENT and (situation.supervised or situation.repeats < _PATIENCE):
+    if failure.cause == _HUB_SILENT and (situation.supervised or situation.repeats < situation.thresholds.patience):
         return proposal("no_flag_helps", failure, Wish.WAIT_THEN_RETRY, f"{failure.summary}; it is asked again")
     if failure.kind is FailureClass.PORT_IN_USE and situation.host.port_holder_is_ours:
         pid = situation.host.port_holder_pid

@@ -33,7 +33,6 @@ _SUCCESSORS: Mapping[str, str] = {
 _SHORT: Mapping[str, str] = {"-tp": TENSOR_PARALLEL, "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size"}
 _NAMING = ("argument", "ambiguous", "field")  # the words that may hold the option's name
 _PERCENT = 100.0
-_LEAST_PERCENT = 30.0  # less was hardly meant as a percentage
 Changes = dict[str, FlagValue | None]
 
 
@@ -71,7 +70,7 @@ def _without_value(situation: Situation, failure: Failure) -> tuple[Changes, str
     if named is None:
         return None
     given = situation.flags.number(named)
-    if named == UTILIZATION and given is not None and _LEAST_PERCENT <= given < _PERCENT:
+    if named == UTILIZATION and given is not None and situation.thresholds.least_percent <= given < _PERCENT:
         part = f"{given / _PERCENT:g}"
         return {UTILIZATION: part}, f"{part} is {given:g} %"
     return {named: None}, ""

@@ -19,8 +19,6 @@ _KINDS = frozenset(
         FailureClass.PROFILING_RACE,
     }
 )
-# Like failures before a log alone is no ground to try again; a server of vllmd's own has the breaker.
-_PATIENCE = 2
 
 
 def restart_unchanged(situation: Situation) -> Proposal | None:
@@ -35,7 +33,7 @@ def restart_unchanged(situation: Situation) -> Proposal | None:
     if not situation.supervised:
         if failure.kind is FailureClass.EXTERNAL_STOP:
             return _wish(failure, Wish.STOP, _who(situation))
-        if situation.repeats >= _PATIENCE:
+        if situation.repeats >= situation.thresholds.patience:
             again = f"{situation.repeats} times before in the same way"
             return _wish(failure, Wish.STOP, f"{again}: look at the host and its driver, or upgrade vLLM")
     if failure.kind is FailureClass.PROFILING_RACE:

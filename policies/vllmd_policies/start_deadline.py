@@ -7,9 +7,6 @@ from vllmd_policies.memory_arithmetic import proposal
 
 _DEADLINE = "VLLM_ENGINE_READY_TIMEOUT_S"
 _DEFAULT_S = 600  # vLLM's own (envs.py)
-_AFTER_WEIGHTS_S = 300.0  # compilation and graphs
-_SPARE = 1.5
-_STEP_S = 600
 
 
 def start_deadline(situation: Situation) -> Proposal | None:
@@ -23,9 +20,10 @@ def start_deadline(situation: Situation) -> Proposal | None:
 
 
 def _needed_s(situation: Situation, failure: Failure) -> int:
-    """Return the deadline in seconds, a multiple of ten minutes and at least twice the present one."""
+    """Return the deadline in seconds, a multiple of the step and at least twice the present one."""
     present = parse_number(situation.host.environ.get(_DEADLINE, "")) or _DEFAULT_S
+    known = situation.thresholds
     shards, each_s = failure.numbers.get("shards"), failure.numbers.get("shard_s")
-    wanted = (shards * each_s + _AFTER_WEIGHTS_S) * _SPARE if shards and each_s else 3 * present
-    steps = round(max(wanted, 2 * present) / _STEP_S)
-    return max(steps, 1) * _STEP_S
+    wanted = (shards * each_s + known.after_weights_s) * known.deadline_factor if shards and each_s else None
+    longest = max(wanted or known.blind_deadline_factor * present, 2 * present)
+    return round(max(round(longest / known.deadline_step_s), 1) * known.deadline_step_s)

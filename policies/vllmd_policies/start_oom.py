@@ -38,10 +38,7 @@ from vllmd_policies.memory_arithmetic import (
 )
 
 _KINDS = frozenset({FailureClass.WARMUP_OOM, FailureClass.GRAPH_CAPTURE_OOM, FailureClass.WEIGHTS_DO_NOT_FIT})
-_SPARE = 0.01  # of the device, beyond what the allocation lacked
-_USABLE = 0.8  # of the free memory, for the warm-up of fewer sequences
 _PER_REQUEST = "limit-mm-per-prompt"
-_LONGEST_MEASURED = 32768  # of a context whose length alone decides how much is measured
 _CAPTURED = 512  # vLLM's largest default capture size (config/vllm.py)
 _CAPTURE_SIZE_SINCE = (0, 12)
 _JSON_LIMITS_SINCE = (0, 9)  # before, the limits are written image=1,video=0
@@ -78,7 +75,7 @@ def _fewer_sequences(situation: Situation, failure: Failure) -> Proposal | None:
     target = present // 2
     tried, free = failure.numbers.get("tried_bytes"), failure.numbers.get("free_bytes")
     if tried and free is not None:
-        target = min(target, _power_of_two(min(_USABLE * free / tried, 1.0) * present))
+        target = min(target, _power_of_two(min(situation.thresholds.usable_part * free / tried, 1.0) * present))
     if not may_move(situation, MAX_NUM_SEQS) or target < max(1.0, lowest(situation, MAX_NUM_SEQS)):
         return None
     text = f"{MAX_NUM_SEQS} {present:.0f} -> {target:.0f}: the warm-up's buffers grow with it"
@@ -88,8 +85,9 @@ def _fewer_sequences(situation: Situation, failure: Failure) -> Proposal | None:
 def _less_pool(situation: Situation, failure: Failure) -> Proposal | None:
     """Take from the pool what the allocation lacked."""
     total, lacking = total_bytes(situation, failure), lacking_bytes(failure)
-    freed = None if total is None or lacking is None else lacking + _SPARE * total
-    target = lowered_utilization(situation, failure, freed, _SPARE)
+    margin = situation.thresholds.capture_margin_part
+    freed = None if total is None or lacking is None else lacking + margin * total
+    target = lowered_utilization(situation, failure, freed, margin)
     if target is None:
         return None
     why = f" to free {show_bytes(freed)}" if freed is not None else ""
@@ -127,7 +125,8 @@ def _shorter(situation: Situation, failure: Failure) -> Proposal | None:
     present = situation.flags.number(MAX_MODEL_LEN)
     if situation.supervised or (present is None and situation.chunked_prefill_default):
         return None
-    target = _LONGEST_MEASURED if present is None or present > 2 * _LONGEST_MEASURED else present // 2
+    longest = situation.thresholds.longest_measured_tokens
+    target = longest if present is None or present > 2 * longest else present // 2
     text = f"{MAX_MODEL_LEN} -> {target:.0f}: a step holds a whole prompt, so the longest one is measured"
     return _wish(failure, Wish.CHANGE_FLAGS, text, {MAX_MODEL_LEN: f"{target:.0f}"})
 

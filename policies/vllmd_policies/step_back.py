@@ -18,7 +18,6 @@ from vllmd.model.flags import (
 from vllmd_policies.memory_arithmetic import DEFAULT_UTILIZATION, round_down, round_up, show
 
 _ORDER = (ENFORCE_EAGER, CAPTURE_SIZE, MAX_MODEL_LEN, MAX_NUM_SEQS, BATCHED_TOKENS, UTILIZATION)
-_STEP = 0.01  # of utilization
 
 
 def step_back(situation: Situation) -> Proposal | None:
@@ -47,7 +46,8 @@ def _halfway(situation: Situation) -> FlagValue | None:
     wanted = DEFAULT_UTILIZATION if baseline is None else baseline
     if present is None:
         return situation.flags.get(UTILIZATION)
-    if abs(wanted - present) <= 2 * _STEP:
+    step = situation.thresholds.least_step
+    if abs(wanted - present) <= 2 * step:
         return situation.baseline.get(UTILIZATION)
     middle = (present + wanted) / 2
-    return show(round_down(middle, _STEP) if wanted > present else round_up(middle, _STEP))
+    return show(round_down(middle, step) if wanted > present else round_up(middle, step))

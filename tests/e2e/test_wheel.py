@@ -45,6 +45,13 @@ def test_the_wheel_holds_every_module(wheel: Path, folder: str) -> None:
     assert wanted <= set(ZipFile(wheel).namelist())
 
 
+def test_the_wheel_holds_the_profiles(wheel: Path) -> None:
+    """They lie beside the policies, and the installed configuration names them."""
+    wanted = {str(file.relative_to(ROOT / "policies")) for file in (ROOT / "policies").rglob("*.toml")}
+    assert wanted
+    assert wanted <= set(ZipFile(wheel).namelist())
+
+
 @pytest.mark.parametrize("folder", ["grafana", "systemd"])
 def test_the_wheel_holds_what_operators_install(wheel: Path, folder: str) -> None:
     """The dashboard and the unit come along, under share/vllmd."""

@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from vllmd.model.decision import Assessment, Situation, Target, TargetAssessment, Verdict
 from vllmd.model.flags import Flags, FlagValue
-from vllmd_policies.itl_ladder import LADDER, itl_ladder, next_step
+from vllmd.model.thresholds import Thresholds
+from vllmd_policies.itl_ladder import itl_ladder, next_step
 
 TARGET = Target("itl_p99", "itl", 0.99, 0.05)
+LADDER = Thresholds().ladder_tokens
 
 
 def judged(verdict: Verdict) -> tuple[TargetAssessment, ...]:
@@ -29,7 +31,7 @@ def situation(now: Verdict, before: Verdict, **flags: FlagValue) -> Situation:
 )
 def test_a_step_halves_and_rounds_down_to_the_ladder(present: int, floor: int, step: int | None) -> None:
     """One step is half of the present value, on the ladder, and stops at the floor."""
-    assert next_step(present, floor) == step
+    assert next_step(LADDER, present, floor) == step
 
 
 def test_a_slip_in_two_windows_lowers_the_batched_tokens() -> None:
@@ -62,5 +64,5 @@ def test_vllm_refuses_fewer_tokens_than_sequences() -> None:
 @given(st.integers(1, 40_000), st.integers(1, 40_000))
 def test_a_step_always_goes_down_and_stays_on_the_ladder(present: int, floor: int) -> None:
     """A step is lower than the present value, not below the floor, and one of few values."""
-    step = next_step(present, floor)
+    step = next_step(LADDER, present, floor)
     assert step is None or (step < present and step >= floor and step in LADDER)

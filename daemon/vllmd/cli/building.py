@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -13,6 +14,7 @@ from vllmd.act.server_process import Launcher
 from vllmd.cli.command_findings import command_findings
 from vllmd.cli.places import Caller, places
 from vllmd.config import read_env_file
+from vllmd.config.profiles import profile_of
 from vllmd.daemon import Daemon, Place, become_subreaper, lock_instance
 from vllmd.errors import CommandError, ConfigError, Severity
 from vllmd.model.argv import parse_command
@@ -25,7 +27,6 @@ from vllmd.observe.installation import find_installation
 from vllmd.observe.option_source import read_catalogue
 from vllmd.observe.yaml_flags import expand_config_file
 from vllmd.report.log import configure
-from vllmd_policies import BUILT_IN
 
 log = structlog.get_logger()
 
@@ -38,9 +39,10 @@ _PORT = 8000  # vLLM's default (entrypoints/openai/cli_args.py)
 def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
     """Yield the daemon of an instance, holding its lock.
 
-    ConfigError when the command is not vLLM's own or holds options that it does not know; InstanceBusyError when
-    another vllmd runs the instance.
+    ConfigError when the command is not vLLM's own or holds options that it does not know, or when the policies' profile
+    cannot be used; InstanceBusyError when another vllmd runs the instance.
     """
+    profile = profile_of(settings)
     place = places(
         settings.name, Caller(os.geteuid(), environ), state_dir=settings.state_dir, control=settings.listen.control
     )
@@ -50,7 +52,7 @@ def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
         environment = child_environment(
             environ, read_env_file(Path(settings.engine.env_file)) if settings.engine.env_file else {}
         )
-        instance = build_instance(settings, environment, place.state)
+        instance = replace(build_instance(settings, environment, place.state), thresholds=profile.thresholds)
         configure(settings.log.format, instance.masker)
         host, port = listening_address(instance.command.flags)
         launcher = Launcher(
@@ -63,7 +65,9 @@ def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
             keep_logs=settings.log.engine_keep,
         )
         where = Place(place.state, place.control, place.status_file)
-        yield Daemon(instance, where, launcher, BUILT_IN, lambda known: refreshed(known, environment, place.state))
+        yield Daemon(
+            instance, where, launcher, profile.policies, lambda known: refreshed(known, environment, place.state)
+        )
     finally:
         os.close(lock)
 
@@ -110,7 +114,7 @@ def refreshed(instance: Instance, environment: Mapping[str, str], state_dir: Pat
     try:
         if find_installation(settings.engine.argv, environment).stamp == instance.stamp:
             return instance
-        fresh = build_instance(settings, environment, state_dir)
+        fresh = replace(build_instance(settings, environment, state_dir), thresholds=instance.thresholds)
     except (CommandError, ConfigError) as error:
         log.warning("the installation changed and does not take the command", reason=str(error))
         return instance

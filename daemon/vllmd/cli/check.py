@@ -15,6 +15,7 @@ from vllmd.cli.exits import Exit
 from vllmd.cli.findings import as_json, render, summary
 from vllmd.cli.terminal import wants_colour
 from vllmd.config import config_files, etc_folder, in_order, load_settings, read_env_file
+from vllmd.config.profiles import profile_of
 from vllmd.errors import ConfigError, Finding, Severity
 from vllmd.model.settings import Settings
 
@@ -53,7 +54,16 @@ def examine(name: str, config: Path | None, environ: Mapping[str, str]) -> tuple
         return files, error.findings
     variables, in_env_file = _read_variables(settings)
     in_command = command_findings(settings, child_environment(environ, variables))
-    return files, tuple(in_order((*warnings, *in_env_file, *in_command), files))
+    return files, tuple(in_order((*warnings, *in_env_file, *_in_profile(settings), *in_command), files))
+
+
+def _in_profile(settings: Settings) -> tuple[Finding, ...]:
+    """Return what is wrong with the profile of the policies."""
+    try:
+        profile_of(settings)
+    except ConfigError as error:
+        return error.findings
+    return ()
 
 
 def _read_variables(settings: Settings) -> tuple[dict[str, str], tuple[Finding, ...]]:

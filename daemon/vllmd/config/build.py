@@ -22,6 +22,7 @@ def build_settings(name: str, values: Mapping[str, Any], origins: Mapping[str, s
         slo=replace(default.slo, targets=_targets(values), **parts["slo"]),
         guard=_guard(values),
         budget=replace(default.budget, **parts["budget"]),
+        policies=replace(default.policies, **parts["policies"]),
         listen=replace(default.listen, **parts["listen"]),
         log=replace(default.log, **parts["log"]),
         origins=origins,

@@ -43,6 +43,7 @@ KEYS: tuple[Key, ...] = (
     Key("budget.crash_breaker", values.crash_breaker, ("budget.breaker_crashes", "budget.breaker_window_s")),
     Key("budget.soak", values.duration(), ("budget.soak_s",)),
     Key("budget.step_back_after", values.duration(), ("budget.step_back_after_s",)),
+    Key("policies.profile", values.profile, ("policies.profile",)),
     Key("listen.metrics", values.address, ("listen.metrics",)),
     Key("listen.control", values.socket_path, ("listen.control",)),
     Key("listen.group", values.text, ("listen.group",)),

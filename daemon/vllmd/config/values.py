@@ -15,6 +15,7 @@ Reader = Callable[[object], object]
 _YEAR_S = 366 * 86400.0
 _SOCKET_PATH_LIMIT = 107  # sun_path of struct sockaddr_un holds 108 bytes with the closing NUL
 _FLAG_NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})", re.ASCII)
 _BREAKER = re.compile(r"([0-9]{1,6}) in (\S+)", re.ASCII)
 _LAST_PORT = 65535
@@ -68,15 +69,16 @@ def duration(low_s: float = 0.0, high_s: float = _YEAR_S) -> Reader:
     return read
 
 
-def size(low_bytes: int) -> Reader:
+def size(low_bytes: int, high_bytes: int | None = None) -> Reader:
     """Read a size into bytes."""
 
     def read(value: object) -> int:
         size_bytes = parse_size(value)
         if size_bytes is None:
             raise WrongValueError("is not a size", "a size", 'write "256MiB", "2GiB" or a number of bytes')
-        if size_bytes < low_bytes:
-            raise _out_of_range(f"{show_size(low_bytes)} or more")
+        if size_bytes < low_bytes or (high_bytes is not None and size_bytes > high_bytes):
+            low = show_size(low_bytes)
+            raise _out_of_range(f"{low} or more" if high_bytes is None else f"{low} to {show_size(high_bytes)}")
         return size_bytes
 
     return read
@@ -135,6 +137,14 @@ def absolute_path(value: object) -> str:
     if not path.startswith("/"):
         raise WrongValueError("is not an absolute path", "an absolute path", "write the path from / on")
     return path
+
+
+def profile(value: object) -> str:
+    """Read the name of a profile that comes with vllmd, or the absolute path of another one's file."""
+    name = text(value)
+    if not name.startswith("/") and not _PROFILE_NAME.fullmatch(name):
+        raise WrongValueError("names no profile", "a name, or an absolute path", "write the path from / on")
+    return name
 
 
 def socket_path(value: object) -> str:

@@ -82,4 +82,5 @@ def situation_of(
         host=host_facts_of(snapshot),
         quiet=quiet,
         recovered=recovered,
+        thresholds=instance.thresholds,
     )

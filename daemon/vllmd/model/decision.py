@@ -7,6 +7,7 @@ from enum import StrEnum
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.host_facts import HostFacts
+from vllmd.model.thresholds import Thresholds
 
 
 class Verdict(StrEnum):
@@ -239,3 +240,4 @@ class Situation:
     host: HostFacts = field(default_factory=HostFacts)
     quiet: bool = False  # nothing failed for so long that a step back towards the baseline may be tried
     recovered: frozenset[str] = frozenset()  # flags that a recovery moved off the baseline
+    thresholds: Thresholds = field(default_factory=Thresholds)

@@ -1,12 +1,13 @@
 """An instance: what does not change while vllmd runs: the operator's command and what this vLLM accepts."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vllmd.model.argv import Command
 from vllmd.model.flags import SHUTDOWN_TIMEOUT, Flags
 from vllmd.model.masking import Masker
 from vllmd.model.options import Catalogue
 from vllmd.model.settings import Settings
+from vllmd.model.thresholds import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Instance:
     """Settings, the baseline command, and what the installed vLLM accepts.
 
     `url` is where the server answers; `stamp` changes when the installation is replaced or edited. The options `filed`
-    are given to the server in `secrets_file`, not on its command line.
+    are given to the server in `secrets_file`, not on its command line. `thresholds` are those of the policies' profile.
     """
 
     settings: Settings
@@ -26,6 +27,7 @@ class Instance:
     stamp: str = ""
     filed: frozenset[str] = frozenset()
     secrets_file: str | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
     def baseline(self) -> Flags:

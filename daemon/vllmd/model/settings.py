@@ -84,6 +84,16 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Policies:
+    """[policies]: the profile that says which policies are heard and by which numbers they judge.
+
+    `profile` is the name of one that comes with vllmd, or the absolute path of a file.
+    """
+
+    profile: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
 class Listen:
     """[listen]: where vllmd answers. `control` None: control.sock in the runtime folder."""
 
@@ -111,6 +121,7 @@ class Settings:
     slo: Slo = field(default_factory=Slo)
     guard: Guard = field(default_factory=Guard)
     budget: Budget = field(default_factory=Budget)
+    policies: Policies = field(default_factory=Policies)
     listen: Listen = field(default_factory=Listen)
     log: Logging = field(default_factory=Logging)
     state_dir: str | None = None  # None: /var/lib/vllmd for root, else $XDG_STATE_HOME/vllmd; NAME is added
