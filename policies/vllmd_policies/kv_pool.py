@@ -9,7 +9,16 @@ import math
 from vllmd.decide.numbers import GIB, show_bytes
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
-from vllmd.model.flags import BATCHED_TOKENS, KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS, UTILIZATION, FlagValue
+from vllmd.model.flags import (
+    BATCHED_TOKENS,
+    CHUNKED_PREFILL,
+    KV_CACHE_BYTES,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    UTILIZATION,
+    FlagValue,
+)
+from vllmd_policies.graph_memory import ESTIMATE, fewer_for_pool
 from vllmd_policies.memory_arithmetic import (
     CPU_SPACE,
     highest_utilization,
@@ -26,12 +35,11 @@ from vllmd_policies.memory_arithmetic import (
 
 _BLOCK_TOKENS = 16  # vLLM's block: the pool holds whole ones
 _KINDS = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
-_ESTIMATE = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _SPACE_GIB = 4  # what the CPU backend took by itself up to 0.11
 
 
 def kv_pool_too_small(situation: Situation) -> Proposal | None:
-    """Wish for a larger pool, else for a shorter context, else for the operator."""
+    """Wish for a larger pool, else a shorter context, smaller steps, the graphs' memory; else for the operator."""
     failure = situation.failure
     if failure is None or failure.kind not in _KINDS:
         return None
@@ -40,6 +48,7 @@ def kv_pool_too_small(situation: Situation) -> Proposal | None:
         or _larger(situation, failure)
         or _shorter(situation, failure)
         or _smaller_steps(situation, failure)
+        or _from_graphs(situation, failure)
         or _larger_fixed(situation, failure)
         or _larger_space(situation, failure)
         or _stop(situation, failure)
@@ -52,20 +61,36 @@ def _fewer_graphs_counted(situation: Situation, failure: Failure) -> Proposal | 
     if situation.supervised or not graphs or not total or graphs < situation.thresholds.absurd_graphs_part * total:
         return None
     reason = f"{failure.summary}; vLLM sets {show_bytes(graphs)} aside for CUDA graphs, which is no true estimate"
-    return proposal("kv_pool_too_small", failure, Wish.SET_ENV, reason, env={_ESTIMATE: "0"})
+    return proposal("kv_pool_too_small", failure, Wish.SET_ENV, reason, env={ESTIMATE: "0"})
 
 
 def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
     """Lower the batched tokens where utilization cannot rise: the activation peak gives its room to the pool."""
-    present = situation.flags.number(BATCHED_TOKENS) or failure.numbers.get("batched_tokens")
-    small = situation.thresholds.small_step_tokens
-    if situation.supervised or pool_is_fixed(situation, failure) or not present or present < 2 * small:
+    present = (
+        situation.flags.number(BATCHED_TOKENS) or failure.numbers.get("batched_tokens") or situation.batched_tokens
+    )
+    small = round(max(situation.thresholds.small_step_tokens, lowest(situation, BATCHED_TOKENS)))
+    whole_prompts = not situation.flags.get(CHUNKED_PREFILL, situation.chunked_prefill_default)
+    if whole_prompts or pool_is_fixed(situation, failure) or not present or present < 2 * small:
         return None
     changes: dict[str, FlagValue | None] = {BATCHED_TOKENS: str(small)}
-    if (situation.flags.number(MAX_NUM_SEQS) or 0) > small:
-        changes[MAX_NUM_SEQS] = str(small)
+    if (situation.flags.number(MAX_NUM_SEQS) or situation.max_num_seqs or 0) > small:
+        changes[MAX_NUM_SEQS] = str(small)  # vLLM refuses fewer tokens than sequences
+    if not all(may_move(situation, name) for name in changes):
+        return None
     reason = f"{failure.summary}; {BATCHED_TOKENS} {present:.0f} -> {small}: the largest step takes less"
     return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, changes)
+
+
+def _from_graphs(situation: Situation, failure: Failure) -> Proposal | None:
+    """Give the pool what is set aside for the graphs, where that is what it lacks: the last resort."""
+    available, needed = failure.numbers.get("available_bytes"), _needed_bytes(failure)
+    missing = None if available is None else max(0.0, (needed or 0.0) - available)
+    fewer = fewer_for_pool(situation, failure, missing)
+    if fewer is None:
+        return None
+    reason = f"{failure.summary}; {UTILIZATION} alone cannot rise far enough, so {fewer.text}"
+    return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, fewer.changes)
 
 
 def _larger_fixed(situation: Situation, failure: Failure) -> Proposal | None:

@@ -14,7 +14,6 @@ from vllmd.model.failure import Failure
 from vllmd.model.flags import (
     BATCHED_TOKENS,
     CHUNKED_PREFILL,
-    ENFORCE_EAGER,
     KV_CACHE_BYTES,
     MAX_NUM_SEQS,
     UTILIZATION,
@@ -131,11 +130,6 @@ def _spare_part(situation: Situation, failure: Failure) -> float:
     if pool is None or not total or not concurrency or concurrency <= 0:
         return 1.0
     return max(0.0, pool * (1 - 1 / concurrency)) / total
-
-
-def without_graphs(situation: Situation) -> bool:
-    """Whether CUDA graphs can still be given up: allowed, and not done yet. The last resort: ITL suffers."""
-    return may_move(situation, ENFORCE_EAGER) and situation.flags.get(ENFORCE_EAGER) is not True
 
 
 def smaller_steps(situation: Situation, failure: Failure) -> int | None:

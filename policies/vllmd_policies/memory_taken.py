@@ -44,6 +44,8 @@ def memory_taken(situation: Situation) -> Proposal | None:
         )
     if "requested_bytes" not in failure.numbers:
         return _less(situation, failure) or _wait_or_stop(situation, failure)
+    if _coming_back(situation, failure):
+        return _wait_or_stop(situation, failure)
     return _lower(situation, failure) or _wait_or_stop(situation, failure)
 
 
@@ -53,9 +55,20 @@ def _of_taken(situation: Situation, failure: Failure) -> Proposal:
         return _beside(situation, failure) or _wait_or_stop(situation, failure)
     host = situation.host
     leaving = _LEAVING.search(host.other_process or "") or _ENDED.search(host.recent_event or "")
-    if leaving and situation.repeats < situation.thresholds.patience:
+    if (leaving and situation.repeats < situation.thresholds.patience) or _coming_back(situation, failure):
         return _wait_or_stop(situation, failure)
     return _lower(situation, failure) or _wait_or_stop(situation, failure)
+
+
+def _coming_back(situation: Situation, failure: Failure) -> bool:
+    """Whether somebody is giving memory back: more is free now than the launch found, beyond its own context.
+
+    A few times only: what is free may have been read before others took it.
+    """
+    found, now, known = failure.numbers.get("free_bytes"), situation.gpu_free_bytes, situation.thresholds
+    if found is None or now is None or "node" in failure.numbers or situation.repeats >= known.patience:
+        return False
+    return now - found > known.context_bytes + known.margin_bytes
 
 
 def _beside(situation: Situation, failure: Failure) -> Proposal | None:

@@ -2,10 +2,10 @@
 
 In order:
 1. Loading the weights: no flag of ours makes them smaller.
-2. Warming up the sampler or pooler: fewer sequences, else less utilization.
+2. Warming up the sampler or pooler: fewer sequences, else less utilization, else the room of the graphs.
 3. Measuring memory, before there is a pool: fewer images and videos, a smaller step, a shorter context; utilization has
    no effect yet.
-4. Capturing graphs and after: less utilization, else smaller graphs, else none.
+4. Capturing graphs and after: less utilization, else smaller graphs, else none, which leaves their memory to the pool.
 """
 
 import json
@@ -24,6 +24,7 @@ from vllmd.model.flags import (
     FlagValue,
 )
 from vllmd.model.server import Phase
+from vllmd_policies.graph_memory import eager_after_capture, fewer_for_room, graphs_bytes, smaller_capture
 from vllmd_policies.memory_arithmetic import (
     lacking_bytes,
     lowered_utilization,
@@ -34,13 +35,10 @@ from vllmd_policies.memory_arithmetic import (
     smaller_steps,
     total_bytes,
     utilization,
-    without_graphs,
 )
 
 _KINDS = frozenset({FailureClass.WARMUP_OOM, FailureClass.GRAPH_CAPTURE_OOM, FailureClass.WEIGHTS_DO_NOT_FIT})
 _PER_REQUEST = "limit-mm-per-prompt"
-_CAPTURED = 512  # vLLM's largest default capture size (config/vllm.py)
-_CAPTURE_SIZE_SINCE = (0, 12)
 _JSON_LIMITS_SINCE = (0, 9)  # before, the limits are written image=1,video=0
 
 
@@ -53,7 +51,8 @@ def start_oom(situation: Situation) -> Proposal | None:
         advice = "use more GPUs (tensor-parallel-size) or a quantized model, or free memory that others hold"
         return _stop(failure, f"the weights do not fit, whatever the utilization: {advice}")
     if "dummy_requests" in failure.numbers:
-        remedy = _fewer_sequences(situation, failure) or _less_pool(situation, failure)
+        remedy = _fewer_sequences(situation, failure) or _less_pool(situation, failure, situation.thresholds.blind_step)
+        remedy = remedy or _room_of_graphs(situation, failure)
         return remedy or _stop(failure, f"lower {MAX_NUM_SEQS} or {UTILIZATION}")
     if _before_the_pool(failure):
         advice = f"lower {BATCHED_TOKENS}, or what one request may hold of images and video ({_PER_REQUEST})"
@@ -82,12 +81,12 @@ def _fewer_sequences(situation: Situation, failure: Failure) -> Proposal | None:
     return _wish(failure, Wish.CHANGE_FLAGS, text, {MAX_NUM_SEQS: f"{target:.0f}"})
 
 
-def _less_pool(situation: Situation, failure: Failure) -> Proposal | None:
+def _less_pool(situation: Situation, failure: Failure, blind_step: float | None = None) -> Proposal | None:
     """Take from the pool what the allocation lacked."""
     total, lacking = total_bytes(situation, failure), lacking_bytes(failure)
     margin = situation.thresholds.capture_margin_part
     freed = None if total is None or lacking is None else lacking + margin * total
-    target = lowered_utilization(situation, failure, freed, margin)
+    target = lowered_utilization(situation, failure, freed, margin if blind_step is None else blind_step)
     if target is None:
         return None
     why = f" to free {show_bytes(freed)}" if freed is not None else ""
@@ -132,24 +131,29 @@ def _shorter(situation: Situation, failure: Failure) -> Proposal | None:
 
 
 def _smaller_graphs(situation: Situation, failure: Failure) -> Proposal | None:
-    """Halve the largest batch whose graph is captured, but not below what runs."""
-    if not at_least(situation.version, _CAPTURE_SIZE_SINCE) or not may_move(situation, CAPTURE_SIZE):
+    """Halve the largest batch whose graph is captured."""
+    target = smaller_capture(situation)
+    if target is None:
         return None
-    sequences = situation.flags.number(MAX_NUM_SEQS) or _CAPTURED
-    present = situation.flags.number(CAPTURE_SIZE) or min(2 * sequences, _CAPTURED)
-    target = int(present) // 2
-    if target < 1 or situation.flags.get(ENFORCE_EAGER) is True:
-        return None
-    text = f"{CAPTURE_SIZE} {present:.0f} -> {target}: fewer and smaller graphs"
+    text = f"{UTILIZATION} may not go down; {CAPTURE_SIZE} -> {target}: fewer and smaller graphs"
     return _wish(failure, Wish.CHANGE_FLAGS, text, {CAPTURE_SIZE: str(target)})
 
 
 def _no_graphs(situation: Situation, failure: Failure) -> Proposal | None:
     """Give up the CUDA graphs."""
-    if not without_graphs(situation):
+    fewer = eager_after_capture(situation, failure)
+    if fewer is None:
         return None
-    text = f"{UTILIZATION} may not go down, so the CUDA graphs go ({ENFORCE_EAGER})"
-    return _wish(failure, Wish.CHANGE_FLAGS, text, {ENFORCE_EAGER: True})
+    return _wish(failure, Wish.CHANGE_FLAGS, f"{UTILIZATION} may not go down, so {fewer.text}", fewer.changes)
+
+
+def _room_of_graphs(situation: Situation, failure: Failure) -> Proposal | None:
+    """Take the warm-up's room from the graphs, which were captured before it, where the numbers say that it is."""
+    lacking = lacking_bytes(failure)
+    if lacking is None or graphs_bytes(failure) is None:
+        return None
+    fewer = fewer_for_room(situation, failure, lacking + situation.thresholds.margin_bytes)
+    return None if fewer is None else _wish(failure, Wish.CHANGE_FLAGS, fewer.text, fewer.changes)
 
 
 def _stop(failure: Failure, advice: str) -> Proposal:

@@ -91,3 +91,15 @@ def test_no_more_than_the_bound_is_asked_for() -> None:
 def test_other_failures_are_not_its_business() -> None:
     """The opposite failure is left to another policy."""
     assert memory_taken(situation(failure_of(FailureClass.UTILIZATION_TOO_LOW))) is None
+
+
+@pytest.mark.parametrize("kind", [FailureClass.GPU_MEMORY_TAKEN, FailureClass.UTILIZATION_TOO_HIGH])
+def test_memory_that_comes_back_is_waited_for(kind: FailureClass) -> None:
+    """More is free than the launch found: a neighbour leaves, and is given two launches' time to."""
+    failure = replace(taken(80.0, 139.8, 128.62), kind=kind)
+    seen = situation(failure, {UTILIZATION: "0.92"}, gpu_free_bytes=82 * GIB)
+    wishes = [memory_taken(replace(seen, repeats=n)) for n in range(3)]
+    assert [w.wish for w in wishes if w] == [Wish.WAIT_THEN_RETRY, Wish.WAIT_THEN_RETRY, Wish.CHANGE_FLAGS]
+    own_context = memory_taken(replace(seen, gpu_free_bytes=int(80.5 * GIB)))
+    assert own_context is not None
+    assert own_context.wish is Wish.CHANGE_FLAGS

@@ -66,6 +66,7 @@ MOVABLE: Mapping[str, Reader | None] = {
     flags.MAX_NUM_SEQS: values.whole(1),
     flags.BATCHED_TOKENS: values.whole(1),
     flags.CHUNKED_PREFILL: None,
+    flags.CAPTURE_SIZE: values.whole(1),
     flags.ENFORCE_EAGER: None,
 }
 BOUND_NAMES = ("min", "max", "step")

@@ -216,6 +216,7 @@ MEMORY_FACTS: tuple[Fact, ...] = (
     ),
     fact("Maximum concurrency", rf"Maximum concurrency for [\d,]+ tokens per request: (?P<concurrency>{NUMBER})x"),
     fact("CUDA graph memory", rf"Estimated CUDA graph memory: (?P<graphs_gib>{NUMBER}) GiB"),
+    fact("Graph capturing finished", rf"Graph capturing finished in .{{1,40}}, took (?P<captured_gib>{NUMBER}) GiB"),
     fact("initial_memory_usage", rf"initial_memory_usage=(?P<others_gib>{NUMBER})GiB"),
     fact("profiled with", r"profiled with (?P<multimodal>\d+ \w+ items? of the maximum feature size)"),
     fact("for multi-modal", r"(?P<multimodal>\{'[^}]{1,80}\}) are reserved for multi-modal"),

@@ -66,9 +66,10 @@ class Failure:
     free_bytes, total_bytes, requested_bytes, needed_bytes (KV for one request), available_bytes (KV pool; may be
     negative), tried_bytes, fitting_tokens (the longest length that vLLM says fits), utilization. Where the log or the
     caller says them: pool_bytes (a KV pool of fixed size), weights_bytes, others_bytes (held by other processes),
-    reserved_bytes (held by torch, unused), asked_tokens (the length asked for), batched_tokens, concurrency (requests
-    of full length that the pool holds), and the counts seqs and dummy_requests (of the sampler's warm-up). `words` are
-    texts that the log names: arguments, argument, model.
+    reserved_bytes (held by torch, unused), graphs_bytes (vLLM's estimate of the CUDA graphs), captured_bytes (what they
+    took), asked_tokens (the length asked for), batched_tokens, concurrency (requests of full length that the pool
+    holds), and the counts seqs and dummy_requests (of the sampler's warm-up). `words` are texts that the log names:
+    arguments, argument, model.
     """
 
     kind: FailureClass

@@ -59,6 +59,7 @@ DEFAULT_GUARDS: Mapping[str, Bounds] = {
     "gpu-memory-utilization": Bounds(0.05, 0.97),
     "max-num-batched-tokens": Bounds(256, None),
     "enable-chunked-prefill": Bounds(),
+    "max-cudagraph-capture-size": Bounds(1, None),
     "enforce-eager": Bounds(),
 }
 
