@@ -18,7 +18,7 @@ from vllmd.model.flags import (
     UTILIZATION,
     FlagValue,
 )
-from vllmd_policies.graph_memory import ESTIMATE, fewer_for_pool
+from vllmd_policies.graph_memory import ESTIMATE, fewer_for_pool, set_aside_bytes
 from vllmd_policies.memory_arithmetic import (
     CPU_SPACE,
     highest_utilization,
@@ -76,10 +76,24 @@ def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
     changes: dict[str, FlagValue | None] = {BATCHED_TOKENS: str(small)}
     if (situation.flags.number(MAX_NUM_SEQS) or situation.max_num_seqs or 0) > small:
         changes[MAX_NUM_SEQS] = str(small)  # vLLM refuses fewer tokens than sequences
-    if not all(may_move(situation, name) for name in changes):
+    if not all(may_move(situation, name) for name in changes) or _frees_too_little(situation, failure, small / present):
         return None
     reason = f"{failure.summary}; {BATCHED_TOKENS} {present:.0f} -> {small}: the largest step takes less"
     return proposal("kv_pool_too_small", failure, Wish.CHANGE_FLAGS, reason, changes)
+
+
+def _frees_too_little(situation: Situation, failure: Failure, part: float) -> bool:
+    """Whether steps of this part would not give the pool what it lacks; False where the numbers do not say.
+
+    The activation peak is what the budget holds besides weights, graphs and pool, and shrinks at most in proportion.
+    """
+    numbers = failure.numbers
+    total, graphs = numbers.get("total_bytes") or situation.gpu_total_bytes, set_aside_bytes(situation, failure)
+    weights, available = numbers.get("weights_bytes"), numbers.get("available_bytes")
+    if not total or weights is None or available is None:
+        return False
+    peak = utilization(situation, failure) * total - weights - available - (graphs or 0.0)
+    return peak * (1 - part) < (_needed_bytes(failure) or 0.0) - available
 
 
 def _from_graphs(situation: Situation, failure: Failure) -> Proposal | None:

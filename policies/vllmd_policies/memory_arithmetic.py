@@ -27,6 +27,8 @@ DEFAULT_UTILIZATION = 0.92
 # The first sample of vLLM whose CPU worker reads the utilization (0.11 does not, 0.32 does).
 _CPU_READS_UTILIZATION = (0, 20)
 
+_ROUNDINGS = (0.01, 0.001)  # of a utilization: hundredths where the pool can spare what they add
+
 _FUZZ = 1e-9  # 0.29 * 100 is 28.999999999999996
 
 
@@ -116,9 +118,10 @@ def lowered_utilization(
         drop = min(step * (situation.repeats + 1), max(spare, known.least_step))
     else:
         drop = max(known.least_step, freed_bytes / total)
-    if drop > spare:
+    targets = (min(round_down(present - drop, step), upper_bound(situation)) for step in _ROUNDINGS)
+    target = next((value for value in targets if present - value <= spare + _FUZZ), None)
+    if target is None:
         return None
-    target = min(round_down(present - drop, 0.01), upper_bound(situation))
     target = max(target, lowest(situation, UTILIZATION))
     return target if known.least_part * present <= target < present else None
 

@@ -190,6 +190,16 @@ def test_a_kept_servers_steps_give_their_memory_to_the_pool() -> None:
     assert wished(failure, {**flags, "enable-chunked-prefill": False}).wish is Wish.STOP
 
 
+def test_steps_that_cannot_free_enough_are_not_tried() -> None:
+    """77.6 GiB less 75 of weights and the pool's -2 are a peak of 4.6: seven eighths are enough, of 1.6 not."""
+    flags: dict[str, FlagValue] = {UTILIZATION: "0.97", BATCHED_TOKENS: "8192"}
+    numbers = {**empty_pool(2.0, 0.0).numbers, "weights_bytes": 75 * GIB}
+    failure = failure_of(FailureClass.UTILIZATION_TOO_LOW, numbers=numbers)
+    assert wished(failure, flags).changes == {BATCHED_TOKENS: "1024"}
+    heavier = failure_of(FailureClass.UTILIZATION_TOO_LOW, numbers={**numbers, "weights_bytes": 78 * GIB})
+    assert wished(heavier, flags).wish is Wish.STOP
+
+
 def test_the_log_says_what_the_graphs_took() -> None:
     """The line of a capture that finished, and the estimate before it."""
     lines = [

@@ -109,6 +109,16 @@ def test_graphs_that_do_not_fit_go_where_the_pool_may_not_shrink() -> None:
     assert _of(stop) == (Wish.STOP, {})
 
 
+@pytest.mark.parametrize(("ceiling", "changes"), [(0.97, {UTILIZATION: "0.914"}), (0.9, {ENFORCE_EAGER: True})])
+def test_neither_rounding_nor_a_bound_takes_more_than_the_pool_can_spare(
+    ceiling: float, changes: dict[str, FlagValue]
+) -> None:
+    """1.3 GiB of 80 are lacking and 1.4 to spare: 0.91 would end in the opposite failure, and so would 0.9."""
+    failure = starting(Phase.CAPTURE, free_bytes=0.5 * GIB, available_bytes=9.0 * GIB, concurrency=9.0 / 7.6)
+    bounds = {UTILIZATION: (0.5, ceiling), ENFORCE_EAGER: (None, None)}
+    assert _of(start_oom(situation(failure, {UTILIZATION: "0.931"}, bounds=bounds)))[1] == changes
+
+
 def test_weights_that_do_not_fit_are_the_operators() -> None:
     """Utilization does not limit the weights, whatever the advice in the log says."""
     wish = start_oom(situation(starting(Phase.LOADING), {UTILIZATION: "0.9"}))
