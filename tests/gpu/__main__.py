@@ -5,14 +5,18 @@ import json
 import shutil
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from e2e.load import Clients, traffic
 from e2e.vllmd_process import Instance, VllmdProcess, free_port, running
 from gpu.scenarios import SCENARIOS, Scenario, hog, serve
 
 _LIMIT_S = 420.0
 _COPY_BYTES = 200_000
+# Full steps of 8192 tokens: their activations are what finds no room.
+LONG_PROMPTS = (Clients(8, prompt_tokens=8000, output_tokens=8),)
 _VLLMD = (sys.executable, "-m", "vllmd.cli.main")
 
 
@@ -36,17 +40,30 @@ def run(scenario: Scenario, out: Path, models: str, number: int) -> dict[str, An
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     began_s = time.monotonic()
-    with (
-        hog(scenario.hog_gib) as neighbour,
-        running(place, serve(models, scenario, free_port()), scenario.settings, vllmd=_VLLMD) as daemon,
-    ):
-        if neighbour is not None and scenario.hog_leaves and neighbour.stdin is not None:
-            daemon.wait(lambda i: i.get("last_failure"), "the first failure", _LIMIT_S)
+    with ExitStack() as stack:
+        early = 0.0 if scenario.hog_comes_late else scenario.hog_gib
+        neighbour = stack.enter_context(hog(early))
+        daemon = stack.enter_context(
+            running(place, serve(models, scenario, free_port()), scenario.settings, vllmd=_VLLMD)
+        )
+        if scenario.hog_comes_late:
+            url = daemon.wait_serving(1, _LIMIT_S)["url"]
+            stack.enter_context(hog(scenario.hog_gib))
+            began_s = time.monotonic()
+            stack.enter_context(traffic(url, "m", LONG_PROMPTS))
+        if neighbour is not None and neighbour.stdin is not None and scenario.hog_leaves:
+            daemon.wait(will_fail, "vLLM has looked at the free memory", _LIMIT_S)
             neighbour.stdin.close()
         instance = daemon.wait(lambda i: ended(i, scenario), scenario.ends, _LIMIT_S)
         took_s = time.monotonic() - began_s
     keep_logs(daemon, place, out, number)
     return summary(scenario, instance, took_s, place)
+
+
+def will_fail(instance: Instance) -> bool:
+    """Whether vLLM has found too little free memory: its engine says so some seconds before the launch ends."""
+    log = Path(instance.get("log") or "/dev/null")
+    return b"less than desired GPU memory utilization" in log.read_bytes() or instance.get("last_failure") is not None
 
 
 def ended(instance: Instance, scenario: Scenario) -> bool:

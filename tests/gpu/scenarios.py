@@ -9,9 +9,12 @@ from typing import Any
 
 _GIB = 2**30
 _HOG_LIMIT_S = 60.0
+# Holds so many GiB, or all but so many of what is free.
 _HOG = """
 import sys, torch
-held = torch.empty(int(float(sys.argv[1]) * 2**30), dtype=torch.uint8, device="cuda")
+wanted = float(sys.argv[1]) * 2**30
+size = wanted if wanted > 0 else torch.cuda.mem_get_info()[0] + wanted
+held = torch.empty(int(size), dtype=torch.uint8, device="cuda")
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -19,13 +22,18 @@ sys.stdin.read()
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One failure: the server's options, a neighbour's memory in GiB, and the state that vllmd is to come to."""
+    """One failure: the server's options, a neighbour's memory in GiB, and the state that vllmd is to come to.
+
+    A neighbour with `hog_gib` below zero leaves that much of what is free. It comes before the first launch, or once
+    that serves, and then long prompts are sent.
+    """
 
     name: str
     model: str  # folder below the models' folder
     options: tuple[str, ...]
     hog_gib: float = 0.0
-    hog_leaves: bool = False  # as soon as the first launch has failed
+    hog_leaves: bool = False  # while the first launch, which will fail, still starts
+    hog_comes_late: bool = False  # once the first launch serves
     settings: dict[str, Any] = field(default_factory=dict)
     ends: str = "serving"
 
@@ -39,6 +47,13 @@ SCENARIOS = (
     Scenario("a neighbour that stays holds 60 GiB, 8B", "8b", ("--max-model-len", "8192"), hog_gib=60.0),
     Scenario("a neighbour that leaves holds 60 GiB, 8B", "8b", ("--max-model-len", "8192"), 60.0, hog_leaves=True),
     Scenario("no memory for the cache blocks, 70B at the default", "70b", ("--max-model-len", "4096")),
+    Scenario(
+        "out of memory while serving beside a neighbour, 8B at 0.9",
+        "8b",
+        ("--max-model-len", "32768", "--gpu-memory-utilization", "0.9"),
+        hog_gib=-0.125,
+        hog_comes_late=True,
+    ),
 )
 
 
