@@ -91,9 +91,9 @@ class House:
         self.loop.tick(empty if snapshot is None else replace(snapshot, generation=generation))
 
 
-def house(chosen: Settings, argv: Sequence[str] = ARGV) -> House:
-    """Build a house that has not begun."""
-    clock, server, ledger = FakeClock(), FakeServer(), MemoryLedger()
+def house(chosen: Settings, argv: Sequence[str] = ARGV, ledger: MemoryLedger | None = None) -> House:
+    """Build a house that has not begun; with the ledger of an earlier one, its next daemon."""
+    clock, server, ledger = FakeClock(), FakeServer(), ledger or MemoryLedger()
     told: list[Status] = []
     log: list[str] = []
     masker = Masker.from_launch(argv, {})

@@ -12,7 +12,10 @@ _MOVES: Mapping[ServerState, frozenset[ServerState]] = {
     ServerState.SERVING: frozenset({ServerState.DRAINING, ServerState.BACKOFF, ServerState.HELD}),
     ServerState.DRAINING: frozenset({ServerState.STARTING, ServerState.STOPPED}),
     ServerState.BACKOFF: frozenset({ServerState.STARTING, ServerState.STOPPED, ServerState.HELD}),
-    ServerState.HELD: frozenset({ServerState.STARTING, ServerState.STOPPED}),
+    # A pause that ends lets the recovery go on: it may be held again, or wait.
+    ServerState.HELD: frozenset(
+        {ServerState.STARTING, ServerState.STOPPED, ServerState.BACKOFF, ServerState.HELD},
+    ),
 }
 # States in which a process of the server lives: no launch may begin from there.
 ALIVE = frozenset({ServerState.STARTING, ServerState.SERVING, ServerState.DRAINING})

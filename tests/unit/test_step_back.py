@@ -1,0 +1,97 @@
+"""After a quiet time: one step back towards the operator's flags."""
+
+from dataclasses import replace
+
+import pytest
+
+from vllmd.decide.gates import GateFacts
+from vllmd.decide.step_back import decide_step_back
+from vllmd.model.decision import Action, Change, Hold, HoldReason, Situation
+from vllmd.model.failure import Failure, FailureClass
+from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.options import Catalogue
+from vllmd.model.server import Phase
+from vllmd.model.settings import Bounds, Budget, Guard, Mode
+from vllmd.model.tried import Ban
+from vllmd_policies.step_back import step_back
+
+BASELINE = Flags((("gpu-memory-utilization", "0.92"), ("max-num-seqs", "256")))
+GUARD = Guard({name: Bounds() for name in ("gpu-memory-utilization", "max-num-seqs", "enforce-eager")})
+
+
+def quiet(**moved: FlagValue | None) -> Situation:
+    """Return a quiet situation in which recoveries moved these flags."""
+    changes = {name.replace("_", "-"): value for name, value in moved.items()}
+    return Situation(BASELINE, BASELINE.changed(changes), quiet=True, recovered=frozenset(changes))
+
+
+def facts(situation: Situation, **more: object) -> GateFacts:
+    """Return what the gates know."""
+    known = GateFacts(situation.flags, GUARD, Budget(), Catalogue({}, None), 1000.0)
+    return replace(known, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("moved", "step"),
+    [
+        ({"gpu_memory_utilization": "0.56"}, {"gpu-memory-utilization": "0.74"}),
+        ({"gpu_memory_utilization": "0.88"}, {"gpu-memory-utilization": "0.9"}),
+        ({"gpu_memory_utilization": "0.91"}, {"gpu-memory-utilization": "0.92"}),
+        ({"gpu_memory_utilization": "0.96"}, {"gpu-memory-utilization": "0.94"}),
+        ({"max_num_seqs": "64", "gpu_memory_utilization": "0.88"}, {"max-num-seqs": "256"}),
+        ({"enforce_eager": True, "max_num_seqs": "64"}, {"enforce-eager": None}),
+    ],
+)
+def test_one_step_at_a_time_what_costs_most_first(
+    moved: dict[str, FlagValue], step: dict[str, FlagValue | None]
+) -> None:
+    """Graphs, then throughput, and the utilization by half of its way."""
+    wish = step_back(quiet(**moved))
+    assert wish is not None
+    assert wish.changes == step
+
+
+def test_nothing_is_stepped_back_before_it_was_quiet_or_that_a_target_moved() -> None:
+    """Only a recovery's changes, and not beside a failure."""
+    situation = quiet(max_num_seqs="64")
+    failed = Failure(FailureClass.RUNTIME_OOM, Phase.SERVING, 1, "an OOM")
+    for other in (
+        replace(situation, quiet=False),
+        replace(situation, recovered=frozenset()),
+        replace(situation, failure=failed),
+        replace(situation, flags=BASELINE),
+    ):
+        assert step_back(other) is None
+
+
+def test_a_step_is_a_restart_within_the_budget() -> None:
+    """It passes the gates and costs one voluntary restart."""
+    situation = quiet(gpu_memory_utilization="0.88")
+    change = decide_step_back(situation, [step_back], facts(situation), Mode.ACTIVE)
+    assert isinstance(change, Change)
+    assert change.action is Action.RESTART
+    assert change.flags_after["gpu-memory-utilization"] == "0.9"
+    used = facts(situation, voluntary_s=(990.0, 995.0))
+    hold = decide_step_back(situation, [step_back], used, Mode.ACTIVE)
+    assert isinstance(hold, Hold)
+    assert hold.reason is HoldReason.BUDGET
+
+
+def test_a_step_to_what_crashed_is_not_tried() -> None:
+    """Half of the way back is 0.90; 0.89 crashed, so that 0.90 asks for at least as much."""
+    situation = quiet(gpu_memory_utilization="0.88")
+    crashed = situation.flags.changed({"gpu-memory-utilization": "0.89"})
+    ban = Ban(crashed, Failure(FailureClass.RUNTIME_OOM, Phase.SERVING, 4, "an OOM"))
+    hold = decide_step_back(situation, [step_back], facts(situation, bans=(ban,)), Mode.ACTIVE)
+    assert isinstance(hold, Hold)
+    assert hold.reason is HoldReason.ALREADY_TRIED
+    assert hold.message == "what asks for less was run as generation 4: an OOM"
+
+
+@pytest.mark.parametrize("mode", [Mode.ADVISORY, Mode.OBSERVE])
+def test_without_the_operators_leave_it_is_only_said(mode: Mode) -> None:
+    """Memory mode governs it."""
+    situation = quiet(gpu_memory_utilization="0.88")
+    hold = decide_step_back(situation, [step_back], facts(situation), mode)
+    assert isinstance(hold, Hold)
+    assert hold.reason is HoldReason.OBSERVE_ONLY
