@@ -143,11 +143,11 @@ def _on(gpus: Sequence[Gpu], start: StartFacts, budget: MemoryBudget) -> MemoryB
     )
 
 
-def held_by(processes: Sequence[GpuProcess] | None) -> float | None:
+def held_by(processes: Sequence[GpuProcess] | None) -> int | None:
     """Return what processes hold together; None if one of them, or who they are, is unknown."""
     sizes = [process.used_bytes for process in processes or ()]
     known = [size for size in sizes if size is not None]
-    return float(sum(known)) if processes is not None and len(known) == len(sizes) else None
+    return sum(known) if processes is not None and len(known) == len(sizes) else None
 
 
 def _holds_less(gpu: Gpu, start: StartFacts) -> bool:

@@ -17,6 +17,7 @@ from vllmd.model.server import Phase
 from vllmd.model.status import StartFacts
 
 _OVER = (Phase.SERVING, Phase.SHUTDOWN)  # nothing of a start is printed there, but users' texts may be
+_TELLING = ("GiB", " GB", "tokens")  # one of them is in every line below
 _SIZE = f"({NUMBER}) ?GiB"
 _COUNT = r"(\d[\d,]{0,15})"
 _SIZES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -77,6 +78,8 @@ def phase_reached(facts: StartFacts) -> Phase:
 def _read(facts: StartFacts, line: str) -> dict[str, Any]:
     """Return what a line says that is not known yet."""
     read: dict[str, Any] = {}
+    if not any(word in line for word in _TELLING):
+        return read
     for patterns, converted in ((_SIZES, _bytes), (_RATIOS, float), (_COUNTS, _count)):
         for field, pattern in patterns:
             if getattr(facts, field) is None and field not in read and (match := pattern.search(line)):
