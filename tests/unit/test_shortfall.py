@@ -62,6 +62,14 @@ def test_graphs_beyond_the_utilization_count() -> None:
     assert lacking(uncounted, gpu_memory_utilization="0.96") is None
 
 
+def test_a_flag_that_is_taken_away_leaves_the_default() -> None:
+    """Without --gpu-memory-utilization the version's default is asked for; where that is unknown, nothing is said."""
+    beside = replace(BUDGET, others_bytes=2 * GIB)
+    assert lacking(beside, gpu_memory_utilization=None) is None
+    assert lacking(replace(beside, utilization_default=0.92), gpu_memory_utilization=None) is not None
+    assert lacking(replace(beside, utilization_default=0.89), gpu_memory_utilization=None) is None
+
+
 def test_where_others_are_unknown_no_rise_is_refused() -> None:
     """Not enough known is no reason; nor is what others hold, where this version counts it as its own."""
     assert lacking(replace(BUDGET, others_bytes=None), gpu_memory_utilization="0.97") is None

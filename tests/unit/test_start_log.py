@@ -103,10 +103,12 @@ def test_the_pool_is_read_in_tokens_and_requests(lines: list[str]) -> None:
     assert (facts.kv_cache_tokens, facts.request_tokens, facts.concurrency) == (910_656, 16_384, 55.58)
 
 
-def test_the_first_rank_counts() -> None:
-    """Every rank prints its share; the first one stands for all."""
-    facts = read_start(StartFacts(), ["Model loading took 30.0 GiB", "Model loading took 30.5 GiB"])
-    assert facts.weights_bytes == 30 * GIB
+def test_the_first_rank_counts_and_of_the_pools_the_smallest() -> None:
+    """Every rank prints its share: the first one stands for all, but the smallest pool decides what fits."""
+    loaded = read_start(StartFacts(), ["Model loading took 30.0 GiB", "Model loading took 30.5 GiB"])
+    pools = [f"(Worker_TP{n} pid=7) Available KV cache memory: {size} GiB" for n, size in enumerate((8.5, 8.0, 9.0))]
+    assert loaded.weights_bytes == 30 * GIB
+    assert read_start(loaded, pools).kv_cache_bytes == 8 * GIB
 
 
 def test_users_texts_say_nothing_of_memory() -> None:

@@ -28,7 +28,7 @@ class GateFacts:
 
     `voluntary_s` are the unix times of voluntary restarts. Not to be run again: what falls under `bans`, given
     `free_bytes` on the GPU for a launch; `barred` flags; and `barred_values`, single values that did harm, whatever the
-    other flags are. `served` are the last flags that did.
+    other flags are. `served` are the last flags that did. `memory` is the budget of the launch to be changed.
     """
 
     flags: Flags

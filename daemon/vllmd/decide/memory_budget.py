@@ -98,8 +98,9 @@ def as_told(budget: MemoryBudget | None, numbers: Mapping[str, float], version: 
     request = _first(numbers.get("needed_bytes"), request)
     if request is not None:
         told["request_bytes"] = request
-    told["utilization"] = _first(told.get("utilization"), budget.utilization, default_utilization(version))
-    return replace(budget, **told, counts_others=counts_whole_device(version))
+    default = default_utilization(version)
+    told["utilization"] = _first(told.get("utilization"), budget.utilization, default)
+    return replace(budget, **told, utilization_default=default, counts_others=counts_whole_device(version))
 
 
 def _pool(start: StartFacts, info: Mapping[str, str]) -> MemoryBudget:

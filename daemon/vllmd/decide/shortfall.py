@@ -87,11 +87,11 @@ def _pool_after(budget: MemoryBudget, present: Flags, after: Flags, pool: float)
 
 
 def _utilization(budget: MemoryBudget, flags: Flags, present: Flags) -> float | None:
-    """Return the utilization of these flags; where they do not say it, the one in force, unless they took it away."""
+    """Return the utilization of these flags; where they do not say it, the one in force, or the default they go to."""
     said = flags.number(UTILIZATION)
     if said is not None:
         return said
-    return None if UTILIZATION in present and UTILIZATION not in flags else budget.utilization
+    return budget.utilization_default if UTILIZATION in present else budget.utilization
 
 
 def _activation(budget: MemoryBudget, present: Flags, after: Flags) -> float | None:

@@ -19,6 +19,7 @@ from vllmd.model.status import StartFacts
 _OVER = (Phase.SERVING, Phase.SHUTDOWN)  # nothing of a start is printed there, but users' texts may be
 _TELLING = ("GiB", " GB", "tokens")  # one of them is in every line below
 _SIZE = f"({NUMBER}) ?GiB"
+_POOL = "kv_cache_bytes"
 _COUNT = r"(\d[\d,]{0,15})"
 _SIZES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (field, re.compile(pattern))
@@ -59,7 +60,10 @@ _COUNTS: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 def read_start(facts: StartFacts, lines: Iterable[str]) -> StartFacts:
-    """Return the facts with what these new lines of the log add. The first value of a size counts."""
+    """Return the facts with what these new lines of the log add.
+
+    The first value of a size counts; of the pools of several ranks the smallest, which decides how many tokens fit.
+    """
     for line in lines:
         read = {} if phase_reached(facts) in _OVER or is_echo(line) else _read(facts, line)
         reached = later(phase_reached(facts), phase_of((line,)))
@@ -82,8 +86,10 @@ def _read(facts: StartFacts, line: str) -> dict[str, Any]:
         return read
     for patterns, converted in ((_SIZES, _bytes), (_RATIOS, float), (_COUNTS, _count)):
         for field, pattern in patterns:
-            if getattr(facts, field) is None and field not in read and (match := pattern.search(line)):
-                read[field] = converted(match.group(1))
+            known = read.get(field, getattr(facts, field))
+            if (known is None or field == _POOL) and (match := pattern.search(line)):
+                value = converted(match.group(1))
+                read[field] = value if known is None else min(known, value)
     return read
 
 

@@ -26,6 +26,7 @@ class MemoryBudget:
     kv_cache_bytes: float | None = None
     device_bytes: float | None = None
     utilization: float | None = None  # in force
+    utilization_default: float | None = None  # this vLLM's, where no flag says it
     request_bytes: float | None = None
     request_tokens: float | None = None
     batched_tokens: float | None = None

@@ -40,7 +40,7 @@ class StartFacts:
     """What the start log of this launch said; bytes and tokens, None where it did not say.
 
     Lines and versions: decide/start_log.py. Under tensor parallelism every rank prints its own share, and the first
-    rank's counts: the shares are alike.
+    one counts (they are alike), of the pool the smallest.
     """
 
     weights_bytes: float | None = None
