@@ -183,10 +183,13 @@ def decisions() -> list[Json]:
 
 
 def memory() -> list[Json]:
-    """Return who holds the memory, and what the server said of it at its start."""
-    gpu = f"vllmd_gpu_memory_bytes{{{OURS}}}"
+    """Return who holds the memory, and where the launch's goes."""
+    gpu = f'vllmd_gpu_memory_bytes{{{OURS},kind=~"total|used|free|ours|foreign"}}'
     host = f"vllmd_host_memory_bytes{{{OURS}}}"
     start = f"vllmd_start_memory_bytes{{{OURS}}}"
+    kinds = "weights|kv_cache|activation|non_torch|graphs|unexplained|foreign|free"
+    launched = f'vllmd_gpu_memory_bytes{{{OURS},kind="weights"}}'
+    spent = f'vllmd_gpu_memory_bytes{{{OURS},kind=~"{kinds}"}} and on (instance, name, gpu) {launched}'
     return [
         panel(
             "timeseries",
@@ -199,10 +202,14 @@ def memory() -> list[Json]:
         ),
         panel(
             "timeseries",
-            "Memory of the launch, as its log told it",
-            "Weights, KV cache, activation peak and graphs. The host's memory where the log said nothing.",
+            "Where the GPU's memory goes",
+            "The launch's parts, others' and what is free, on the launch's fullest GPU; without one, the start log's.",
             (12, 7),
-            [query(f"{start} or on (instance, name) {host}", "{{name}} {{kind}}")],
+            [
+                query(
+                    f"{spent} or on (instance, name) {start} or on (instance, name) {host}", "{{name}} {{gpu}} {{kind}}"
+                )
+            ],
             lines("bytes", stacked=True),
         ),
     ]

@@ -21,6 +21,7 @@ from vllmd.model.decision import (
 )
 from vllmd.model.failure import Evidence, Failure, FailureClass
 from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.memory_budget import MemoryBudget
 from vllmd.model.server import Phase, ServerState
 from vllmd.model.settings import Mode, Modes
 from vllmd.model.snapshot import Gpu, GpuProcess
@@ -122,6 +123,17 @@ def example_status(**changes: Any) -> Status:
         host_free_bytes=400 * GIB,
         host_total_bytes=512 * GIB,
         start=StartFacts(61 * GIB, 55.1 * GIB, 228_000, 5.6 * GIB, 1.3 * GIB, 2048, "serving"),
+        memory=MemoryBudget(
+            gpu=0,
+            total_bytes=150_754_820_096,
+            free_bytes=15_785_472_821,
+            others_bytes=2_254_857_830,
+            weights_bytes=61 * GIB,
+            activation_bytes=5.6 * GIB,
+            non_torch_bytes=0.2 * GIB,
+            graphs_bytes=1.3 * GIB,
+            kv_cache_bytes=55.1 * GIB,
+        ),
         flags=(
             FlagStatus("gpu-memory-utilization", "0.88", "0.92", 0.8, 0.94, "D20", NOW_S - 1800.0),
             FlagStatus("max-num-batched-tokens", "2048", "8192", 256.0, None, "D19", NOW_S - 3600.0),

@@ -16,6 +16,7 @@ from vllmd.decide.assess import assess
 from vllmd.decide.diagnose import diagnose
 from vllmd.decide.gates import GateFacts, allow, budget_status
 from vllmd.decide.latency import decide_latency
+from vllmd.decide.memory_budget import budget_of
 from vllmd.decide.propose import Policy
 from vllmd.decide.recover import GOOD_RUN_S, decide_recovery
 from vllmd.decide.situation import end_of, situation_of
@@ -362,6 +363,7 @@ class Loop:
             bans=tuple(self._past.bans),
             served=self._past.served,
             free_bytes=self._free_bytes(),
+            memory=budget_of(self.supervisor.facts, self._snapshot, self.supervisor.life.launch),
         )
 
     def tell(self) -> None:

@@ -116,6 +116,15 @@ def test_gpu_memory_of_others_is_told_apart() -> None:
     assert value(found, "gpu_memory_bytes", gpu="0", kind="ours") == 132_000_000_000
 
 
+def test_gpu_memory_of_the_launch_is_told_by_part() -> None:
+    """Every part is a kind; with others and what is free they add up to the whole."""
+    found = series(example_status())
+    kinds = ("weights", "kv_cache", "activation", "non_torch", "graphs", "foreign", "free", "unexplained")
+    parts = [value(found, "gpu_memory_bytes", gpu="0", kind=kind) or 0.0 for kind in kinds]
+    assert min(parts) > 0
+    assert sum(parts) == pytest.approx(150_754_820_096)
+
+
 def test_gpu_memory_that_the_driver_hides_is_absent() -> None:
     """One process of unknown size makes the sum unknown."""
     processes = (GpuProcess(1, None, "a", ours=False), GpuProcess(2, 5, "b", ours=True))

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from captures import GIB
 from vllmd.decide.gates import GateFacts, allow, within_budget
 from vllmd.model.decision import Domain, Hold, HoldReason, Proposal, Wish
 from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.memory_budget import MemoryBudget
 from vllmd.model.options import Catalogue, Option
 from vllmd.model.settings import Bounds, Budget, Guard
 
@@ -109,3 +111,20 @@ def test_a_budget_of_nothing_allows_nothing() -> None:
     hold = within_budget(replace(FACTS, budget=Budget(restarts_per_hour=0)))
     assert hold is not None
     assert hold.until_s is None
+
+
+def test_what_does_not_fit_into_memory_holds() -> None:
+    """A rise into what others hold is refused by the budget, and by a failure's own numbers, which win."""
+    memory = MemoryBudget(device_bytes=100.0 * GIB, others_bytes=8.0 * GIB)
+    assert reason(wish(gpu_memory_utilization="0.94"), replace(FACTS, memory=memory)) is HoldReason.MEMORY
+    assert reason(wish(gpu_memory_utilization="0.94"), FACTS) is None
+    alone = {"total_bytes": 100.0 * GIB, "free_bytes": 99.5 * GIB, "requested_bytes": 90.0 * GIB}
+    told = replace(wish(gpu_memory_utilization="0.94"), numbers=alone)
+    assert reason(told, replace(FACTS, memory=memory)) is None
+
+
+def test_memory_counts_as_this_vllm_counts_it() -> None:
+    """Before 0.9 a utilization has the others' memory in it, so a rise by their share is right."""
+    memory = MemoryBudget(device_bytes=100.0 * GIB, others_bytes=8.0 * GIB)
+    old = replace(FACTS, memory=memory, catalogue=replace(CATALOGUE, version="0.7.3"))
+    assert reason(wish(gpu_memory_utilization="0.94"), old) is None

@@ -68,6 +68,23 @@ def test_memory_names_who_is_not_ours() -> None:
     assert gpu["ours_bytes"] == 132_000_000_000
 
 
+def test_memory_has_the_parts_of_the_launch() -> None:
+    """Weights, pool, peak, graphs and the rest on the GPU of the budget; null on another one."""
+    (gpu,) = example_status().gpus or ()
+    found, other = instance(example_status(gpus=(gpu, replace(gpu, index=1))))["memory"]
+    assert (found["weights_bytes"], found["graphs_bytes"]) == (61 * 2**30, 1.3 * 2**30)
+    assert 0 < found["other_bytes"] < 2**30
+    assert (other["weights_bytes"], other["other_bytes"], other["free_bytes"]) == (None, None, gpu.free_bytes)
+
+
+def test_others_are_null_where_one_may_be_ours() -> None:
+    """Where the driver's pids are not ours to know, nobody is called foreign."""
+    (gpu,) = example_status().gpus or ()
+    hidden = replace(gpu, processes=tuple(replace(p, ours=False) for p in gpu.processes))
+    (found,) = instance(example_status(gpus=(hidden,), memory=None))["memory"]
+    assert (found["foreign"], found["ours_bytes"]) == (None, None)
+
+
 def test_decision_has_outcome_and_verification() -> None:
     """A decision tells its changes, its reason, the outage and the effect."""
     first = instance(example_status())["decisions"][0]

@@ -61,6 +61,29 @@ def test_page_shows_memory_that_is_not_ours() -> None:
     assert "not ours 2.1 GiB: pid 3120 python3" in drawn(example_status())
 
 
+def test_page_shows_where_the_gpus_memory_goes() -> None:
+    """The parts of the launch and what is free, of the whole, on one line; what is none of them is other."""
+    text = drawn(example_status())
+    assert "GPU memory     weights 61.0 │ KV 55.1 │ activation 5.6 │ graphs 1.3 │ other 0.6 │ free 14.7 GiB" in text
+    assert re.search(r"of 140\.4 GiB +used 125\.7, NVIDIA H200", text)
+    assert "vLLM's start" not in text
+
+
+def test_page_shows_the_start_log_where_no_gpu_tells_it() -> None:
+    """Without a driver the parts stand as the log told them; without a budget a GPU stands with what is used of it."""
+    assert re.search(r"vLLM's start +weights 61\.0 │ KV 55\.1", drawn(example_status(gpus=None, memory=None)))
+    text = drawn(example_status(memory=None))
+    assert "used 125.7 of 140.4 GiB, ours 122.9, free 14.7   NVIDIA H200" in text
+
+
+def test_page_calls_nobody_foreign_who_may_be_ours() -> None:
+    """In a container no pid is recognised, and our own memory is not told as somebody else's."""
+    (gpu,) = example_status().gpus or ()
+    hidden = replace(gpu, processes=tuple(replace(p, ours=False) for p in gpu.processes))
+    assert "not ours" not in drawn(example_status(gpus=(hidden,), memory=None))
+    assert "not ours 2.1 GiB" in drawn(held_status(gpus=(hidden,), memory=None))
+
+
 def test_page_shows_budget_and_breaker() -> None:
     """Restarts and crashes stand with their limits."""
     text = drawn(example_status())

@@ -1,6 +1,6 @@
 """The gates: what stands between a policy's wish and a change. Each gate passes, narrows or holds a proposal.
 
-In order: mode (in `decide.latency` and `decide.recover`), frozen, known to this vLLM, guards, tried, budget.
+In order: mode (in `decide.latency` and `decide.recover`), frozen, known to this vLLM, guards, tried, memory, budget.
 """
 
 import math
@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vllmd.decide.bans import banned
+from vllmd.decide.memory_budget import as_told
+from vllmd.decide.shortfall import shortfall
 from vllmd.model.decision import Hold, HoldReason, Proposal
 from vllmd.model.flags import UTILIZATION, Flags, FlagValue, parse_number, show_value
+from vllmd.model.memory_budget import MemoryBudget
 from vllmd.model.options import Catalogue
 from vllmd.model.settings import Bounds, Budget, Guard
 from vllmd.model.status import BudgetStatus
@@ -25,7 +28,7 @@ class GateFacts:
 
     `voluntary_s` are the unix times of voluntary restarts. Not to be run again: what falls under `bans`, given
     `free_bytes` on the GPU for a launch; `barred` flags; and `barred_values`, single values that did harm, whatever the
-    other flags are. `served` are the last flags that did.
+    other flags are. `served` are the last flags that did. `memory` is the budget of the launch to be changed.
     """
 
     flags: Flags
@@ -39,6 +42,7 @@ class GateFacts:
     barred_values: frozenset[tuple[str, FlagValue | None]] = frozenset()
     served: Flags | None = None
     free_bytes: float | None = None
+    memory: MemoryBudget | None = None
 
 
 def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
@@ -56,7 +60,7 @@ def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
         return Hold(HoldReason.ALREADY_TRIED, f"{shown} was tried before")
     if ban := banned(after, facts.bans, facts.free_bytes):
         return Hold(HoldReason.ALREADY_TRIED, _forbidden(after, ban))
-    return proposal
+    return _too_large(proposal, facts) or proposal
 
 
 def within_budget(facts: GateFacts) -> Hold | None:
@@ -117,6 +121,13 @@ def _outside(name: str, value: FlagValue | None, guard: Guard) -> Hold | None:
     if bounds.high is not None and number > bounds.high:
         return Hold(HoldReason.GUARD, f"{name} {value} is above the guard's maximum {bounds.high:g}")
     return None
+
+
+def _too_large(proposal: Proposal, facts: GateFacts) -> Hold | None:
+    """Hold what does not fit into memory; the proposal's own numbers win over those of the budget."""
+    budget = as_told(facts.memory, proposal.numbers, facts.catalogue.version)
+    lacking = shortfall(budget, facts.flags, proposal.changes)
+    return None if lacking is None else Hold(HoldReason.MEMORY, lacking)
 
 
 def _rounded(proposal: Proposal, facts: GateFacts) -> dict[str, FlagValue | None]:

@@ -124,6 +124,7 @@ class HoldReason(StrEnum):
     FROZEN = "frozen"
     GUARD = "guard"
     UNKNOWN_OPTION = "unknown_option"
+    MEMORY = "memory"  # it does not fit into the GPU's memory
     BUDGET = "budget"
     COOLDOWN = "cooldown"
     VERIFYING = "verifying"

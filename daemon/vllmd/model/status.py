@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from vllmd.model.decision import Assessment, Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import FlagValue
+from vllmd.model.memory_budget import MemoryBudget
 from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.settings import Modes
@@ -38,8 +39,8 @@ class FlagStatus:
 class StartFacts:
     """What the start log of this launch said; bytes and tokens, None where it did not say.
 
-    Lines and versions: `Model loading took`, `Available KV cache memory`, `KV cache size`, `Graph capturing
-    finished`, `Chunked prefill is enabled with max_num_batched_tokens` (vLLM 0.8.5 to 0.33).
+    Lines and versions: decide/start_log.py. Under tensor parallelism every rank prints its own share, and the first
+    one counts (they are alike), of the pool the smallest.
     """
 
     weights_bytes: float | None = None
@@ -49,6 +50,14 @@ class StartFacts:
     graphs_bytes: float | None = None
     batched_tokens: int | None = None
     phase: str | None = None  # how far the start has come
+    non_torch_bytes: float | None = None
+    consumed_bytes: float | None = None  # weights and non-torch, where the log has them only together
+    torch_peak_bytes: float | None = None  # weights and activation peak, likewise
+    graphs_estimate_bytes: float | None = None  # what was set aside for graphs before the pool was sized
+    device_bytes: float | None = None  # the device's memory as the server counts it
+    utilization: float | None = None
+    concurrency: float | None = None  # requests of full length that the pool holds
+    request_tokens: int | None = None  # that length
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +113,4 @@ class Status:
     problem: str | None = None  # what vllmd itself cannot do now
     host: str = ""
     pause: Pause | None = None
+    memory: MemoryBudget | None = None  # of the living launch

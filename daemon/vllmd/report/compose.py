@@ -4,10 +4,11 @@ import socket
 from dataclasses import dataclass
 
 from vllmd import __version__
+from vllmd.decide.memory_budget import budget_of
 from vllmd.model.decision import Assessment
 from vllmd.model.flags import Flags
 from vllmd.model.instance import Instance
-from vllmd.model.life import Life
+from vllmd.model.life import ALIVE, Life
 from vllmd.model.orders import Pause
 from vllmd.model.settings import Bounds
 from vllmd.model.snapshot import Snapshot
@@ -74,6 +75,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         problem=journal.problem,
         host=socket.gethostname(),
         pause=view.pause,
+        memory=budget_of(view.start, snapshot, life.launch) if life.state in ALIVE else None,
     )
 
 

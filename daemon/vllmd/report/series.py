@@ -11,10 +11,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from vllmd.model.decision import Effect, HoldReason, TargetAssessment
 from vllmd.model.flags import BATCHED_TOKENS, FlagValue, parse_number, show_value
 from vllmd.model.masking import plain
-from vllmd.model.snapshot import Gpu
 from vllmd.model.status import BudgetStatus, FlagStatus, Status
+from vllmd.report.gpu_memory import sizes
 from vllmd.report.publication import Published
-from vllmd.report.status_json import total
 from vllmd.report.wording import change_text
 
 LABEL_LIMIT = 200
@@ -149,8 +148,13 @@ def _number(value: FlagValue | None) -> float | None:
 def _memory(status: Status) -> Iterator[Metric]:
     """Yield the memory of the GPUs and the host, and what the start log said of it."""
     name = status.name
-    held = [(labels, size) for gpu in status.gpus or () for labels, size in _gpu(gpu)]
-    yield _gauge("gpu_memory_bytes", "GPU memory: total, used, free, of ours and of others.", name, held)
+    held: list[Sample] = [
+        ({"gpu": str(gpu.index), "kind": kind}, size)
+        for gpu in status.gpus or ()
+        for kind, size in sizes(gpu, status).items()
+    ]
+    text = "GPU memory: total, used, free, of ours and of others; parts of the launch on its fullest GPU."
+    yield _gauge("gpu_memory_bytes", text, name, held)
     host = [({"kind": "total"}, status.host_total_bytes), ({"kind": "free"}, status.host_free_bytes)]
     yield _gauge("host_memory_bytes", "Memory of the host.", name, host)
     start = status.start
@@ -160,22 +164,11 @@ def _memory(status: Status) -> Iterator[Metric]:
         "weights": start.weights_bytes,
         "kv_cache": start.kv_cache_bytes,
         "activation": start.activation_bytes,
+        "non_torch": start.non_torch_bytes,
         "graphs": start.graphs_bytes,
     }
     parts: list[Sample] = [({"kind": kind}, size) for kind, size in said.items()]
     yield _gauge("start_memory_bytes", "Memory of the present launch as its start log told it.", name, parts)
-
-
-def _gpu(gpu: Gpu) -> Iterator[Sample]:
-    """Yield one GPU's memory; what is ours and what is not only where the driver says it of every process."""
-    sizes = {
-        "total": gpu.total_bytes,
-        "used": gpu.used_bytes,
-        "free": gpu.free_bytes,
-        "ours": total([p.used_bytes for p in gpu.processes if p.ours]),
-        "foreign": total([p.used_bytes for p in gpu.processes if not p.ours]),
-    }
-    return (({"gpu": str(gpu.index), "kind": kind}, size) for kind, size in sizes.items())
 
 
 def _slo(status: Status) -> Iterator[Metric]:

@@ -72,29 +72,48 @@ def _load(instance: Fields) -> list[Row]:
 
 
 def _memory(instance: Fields) -> list[Row]:
-    """Return who holds the memory of each GPU and of the host, and what the start log said of it."""
-    rows = [row for gpu in parts(instance, "memory") for row in _gpu(gpu)]
+    """Return where the memory of each GPU goes, the host's, and what the start log said where no GPU tells it."""
+    gpus = parts(instance, "memory")
+    rows = [row for gpu in gpus for row in _gpu(gpu, alone=len(gpus) == 1)]
     host = part(instance, "host_memory")
     if number(host, "total_bytes") is not None:
         free, whole_size = gib(number(host, "free_bytes")), gib(number(host, "total_bytes"))
         rows += labelled("Host memory", f"{free} of {whole_size} GiB free")
-    start = part(instance, "start")
+    said = _sizes(part(instance, "start"))
+    told = any(_sizes(gpu) for gpu in gpus)
+    return rows + (labelled("vLLM's start", f"{' │ '.join(said)} GiB") if said and not told else [])
+
+
+def _sizes(source: Fields) -> list[str]:
+    """Return the parts of a launch that are known."""
     kinds = (("weights", "weights"), ("KV", "kv_cache"), ("activation", "activation"), ("graphs", "graphs"))
-    sizes = [(name, number(start, f"{key}_bytes")) for name, key in kinds]
-    said = " │ ".join(f"{name} {gib(size)}" for name, size in sizes if size is not None)
-    return rows + (labelled("vLLM's start", f"{said} GiB") if said else [])
+    sizes = [(name, number(source, f"{kind}_bytes")) for name, kind in kinds]
+    return [f"{name} {gib(size)}" for name, size in sizes if size is not None]
 
 
-def _gpu(gpu: Fields) -> list[Row]:
+def _gpu(gpu: Fields, *, alone: bool) -> list[Row]:
     """Return one GPU, and every process on it that is not ours."""
-    used, size, free = (gib(number(gpu, f"{kind}_bytes")) for kind in ("used", "total", "free"))
-    ours = number(gpu, "ours_bytes")
-    held = "" if ours is None else f", ours {gib(ours)}"
-    rows = labelled(f"GPU {whole(gpu, 'index')}", f"used {used} of {size} GiB{held}, free {free}   {text(gpu, 'name')}")
+    label, whole_size = "GPU memory" if alone else f"GPU {whole(gpu, 'index')}", gib(number(gpu, "total_bytes"))
+    used, free = gib(number(gpu, "used_bytes")), gib(number(gpu, "free_bytes"))
+    if said := _sizes(gpu):
+        rows = labelled(label, f"{' │ '.join([*said, *_other(gpu), f'free {free}'])} GiB")
+        rows += labelled(f"of {whole_size} GiB", f"used {used}, {text(gpu, 'name')}")
+    else:
+        ours = number(gpu, "ours_bytes")
+        held = "" if ours is None else f", ours {gib(ours)}"
+        rows = labelled(label, f"used {used} of {whole_size} GiB{held}, free {free}   {text(gpu, 'name')}")
     for process in parts(gpu, "foreign"):
         holder = f"pid {whole(process, 'pid')} {text(process, 'command')}"
         rows += labelled("", f"not ours {gib(number(process, 'bytes'))} GiB: {holder}", Style.WARN, limit=1)
     return rows
+
+
+def _other(gpu: Fields) -> list[str]:
+    """Return what the server needs beside the parts: outside torch, the CUDA context, the driver's own."""
+    outside, rest = number(gpu, "non_torch_bytes"), number(gpu, "other_bytes")
+    if rest is None:
+        return [] if outside is None else [f"non-torch {gib(outside)}"]
+    return [f"other {gib(rest + (outside or 0.0))}"]
 
 
 def _flags(instance: Fields, now: datetime | None) -> list[Row]:

@@ -4,15 +4,15 @@ Fields are only ever added. Times are RFC 3339 in UTC, units are in the names, r
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vllmd.model.decision import Assessment, Change, Hold, Outcome, TargetAssessment, Verdict, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import show_value
 from vllmd.model.server import ServerState
-from vllmd.model.snapshot import Gpu
 from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, StartFacts, Status
+from vllmd.report.gpu_memory import gpu_document
 from vllmd.report.status_file import SCHEMA
 from vllmd.report.wording import moves, rfc3339
 
@@ -75,7 +75,7 @@ def _instance(status: Status) -> Document:
         "simulated": status.simulated,
         "slo": _slo(status.assessment),
         "load": _load(status.assessment),
-        "memory": None if status.gpus is None else [_gpu(gpu) for gpu in status.gpus],
+        "memory": None if status.gpus is None else [gpu_document(gpu, status) for gpu in status.gpus],
         "host_memory": {"total_bytes": status.host_total_bytes, "free_bytes": status.host_free_bytes},
         "start": _start(status.start, status.expected_start_s),
         "flags": [_flag(flag) for flag in status.flags],
@@ -127,28 +127,6 @@ def _load(assessment: Assessment | None) -> Document | None:
     }
 
 
-def _gpu(gpu: Gpu) -> Document:
-    """Return one GPU's memory and who else holds of it."""
-    foreign = [p for p in gpu.processes if not p.ours]
-    ours = [p.used_bytes for p in gpu.processes if p.ours]
-    return {
-        "gpu": gpu.uuid,
-        "index": gpu.index,
-        "name": gpu.name,
-        "total_bytes": gpu.total_bytes,
-        "used_bytes": gpu.used_bytes,
-        "free_bytes": gpu.free_bytes,
-        "ours_bytes": total(ours),
-        "foreign": [{"pid": p.pid, "command": p.name, "bytes": p.used_bytes} for p in foreign],
-    }
-
-
-def total(parts: Sequence[int | None]) -> int | None:
-    """Return the sum of what is known, None if a part of it is not."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
-
-
 def _start(start: StartFacts | None, expected_s: float | None) -> Document:
     """Return what the start log said."""
     facts = StartFacts() if start is None else start
@@ -159,6 +137,7 @@ def _start(start: StartFacts | None, expected_s: float | None) -> Document:
         "kv_cache_bytes": facts.kv_cache_bytes,
         "kv_cache_tokens": facts.kv_cache_tokens,
         "activation_bytes": facts.activation_bytes,
+        "non_torch_bytes": facts.non_torch_bytes,
         "graphs_bytes": facts.graphs_bytes,
         "batched_tokens": facts.batched_tokens,
     }
