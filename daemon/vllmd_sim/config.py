@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import dataclass
 
-from vllmd_sim import failures
+from vllmd_sim import refusals
 from vllmd_sim.host import Host
 
 _LARGE_GPU_GIB = 70  # from here on vLLM's defaults are larger (get_batch_defaults in engine/arg_utils.py)
@@ -34,13 +34,19 @@ class EngineConfig:
     watermark: float
     scheduled_tokens: int
     active_seqs: int
+    dtype: str
+    pooling: bool
+    kv_offload_gib: float
+    cpu_offload_gib: float
     shutdown_timeout_s: int
 
 
 def resolve(args: argparse.Namespace, host: Host) -> EngineConfig:
     """Return the effective configuration; raises failures.ConfigError with vLLM's own words."""
+    _check_device(args, host)
     length = _model_len(args.max_model_len, host)
     batched, seqs = _batch_limits(args, host, length)
+    _check_limits(args, seqs, host.max_position if length < 0 else length)
     capture = args.max_cudagraph_capture_size
     model = args.model_tag or args.model
     return EngineConfig(
@@ -61,15 +67,40 @@ def resolve(args: argparse.Namespace, host: Host) -> EngineConfig:
         long_prefill_threshold=args.long_prefill_token_threshold,
         watermark=args.watermark,
         scheduled_tokens=min(args.max_num_scheduled_tokens or batched, batched),
-        active_seqs=min(args.max_num_active_seqs or seqs, seqs),
+        active_seqs=args.max_num_active_seqs or seqs,
+        dtype=args.dtype,
+        pooling=args.runner == "pooling",
+        kv_offload_gib=args.kv_offloading_size or 0.0,
+        cpu_offload_gib=args.cpu_offload_gb,
         shutdown_timeout_s=args.shutdown_timeout,
     )
+
+
+def _check_device(args: argparse.Namespace, host: Host) -> None:
+    """Refuse what these GPUs cannot be asked for, in vLLM's order: a device, its share, enough of them, equal parts."""
+    ranks = args.tensor_parallel_size
+    if host.gpu_count == 0:
+        raise refusals.no_device()
+    if not 0 < args.gpu_memory_utilization <= 1:
+        raise refusals.utilization_out_of_range(args.gpu_memory_utilization)
+    if ranks > host.gpu_count:
+        raise refusals.too_few_devices(ranks, host.gpu_count)
+    if host.attention_heads % ranks:
+        raise refusals.heads_indivisible(host.attention_heads, ranks)
+
+
+def _check_limits(args: argparse.Namespace, seqs: int, length: int) -> None:
+    """Refuse limits above the ones that they are parts of."""
+    if args.max_num_active_seqs is not None and args.max_num_active_seqs > seqs:
+        raise refusals.active_above_seqs(args.max_num_active_seqs, seqs)
+    if args.long_prefill_token_threshold > length:
+        raise refusals.threshold_above_length(args.long_prefill_token_threshold, length)
 
 
 def _model_len(asked: int | None, host: Host) -> int:
     """Return the context length: the model's own by default, -1 for `auto`."""
     if asked is not None and asked > host.max_position:
-        raise failures.model_len_too_long(asked, host.max_position)
+        raise refusals.model_len_too_long(asked, host.max_position)
     return host.max_position if asked is None else asked
 
 
@@ -90,7 +121,7 @@ def _batch_limits(args: argparse.Namespace, host: Host, length: int) -> tuple[in
     if args.max_num_seqs is None:
         seqs = min(seqs, batched)
     if not args.enable_chunked_prefill and batched < length:
-        raise failures.batched_below_length(batched, length)
+        raise refusals.batched_below_length(batched, length)
     if batched < seqs:
-        raise failures.batched_below_seqs(batched, seqs)
+        raise refusals.batched_below_seqs(batched, seqs)
     return batched, seqs

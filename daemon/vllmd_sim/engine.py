@@ -7,6 +7,8 @@ configuration first, then {"add": …} and {"abort": …} in; {"ready": …}, on
 import asyncio
 import ctypes
 import json
+import os
+import resource
 import signal
 import socket
 import sys
@@ -14,9 +16,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from vllmd_sim import failures
+from vllmd_sim import breakdowns, failures
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.engine_client import LINE_LIMIT
 from vllmd_sim.gpu import Gpu
@@ -46,7 +48,7 @@ class Engine:
         self._draining = False
 
     async def run(self, channel: socket.socket) -> int:
-        """Serve until told to stop or until memory runs out; returns the exit code.
+        """Serve until told to stop or until it breaks; returns the exit code. Raises failures.ProcessEndError.
 
         The death of the API server is not noticed, as vLLM's engine does not: it stays, holding its memory. The
         simulation alone ends such an orphan, after host.orphan_s.
@@ -68,9 +70,12 @@ class Engine:
         for task in tasks:
             task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(ends[0], failures.EngineError):
-            self._lament(ends[0])
-            return 1
+        match ends[0]:
+            case failures.EngineError():
+                self._lament(ends[0])
+                return 1
+            case failures.ProcessEndError():
+                raise ends[0]
         return 0
 
     async def _drain(self, stepping: "asyncio.Task[None]") -> None:
@@ -109,6 +114,8 @@ class Engine:
         """Plan a step, let its time pass, say what came out; ends when draining and nothing is left."""
         ended_s = time.monotonic()
         while True:
+            if self._host.strikes_while_serving and self._seen >= self._host.fault_after_requests:
+                await self._suffer()
             now_s = time.monotonic()
             step = self._scheduler.plan(now_s)
             if step is None:
@@ -118,15 +125,24 @@ class Engine:
                 await self._wake.wait()
                 ended_s = time.monotonic()
                 continue
-            self._check_memory()
+            self._check_memory(step)
             ended_s = max(ended_s, now_s - _CATCH_UP_S) + self._clock.seconds(step)
             await asyncio.sleep(ended_s - time.monotonic())
             self._send({"step": self._report(step, self._scheduler.finish(step))})
 
-    def _check_memory(self) -> None:
+    async def _suffer(self) -> None:
+        """Let the host's fault take its course; raises what ends the engine, or never returns."""
+        ranks = self._memory.config.tensor_parallel
+        for moment in breakdowns.course(self._host, ranks, serving=True):
+            await asyncio.sleep(moment.pause_s)
+            self._console.say(moment.place, moment.text)
+
+    def _check_memory(self, step: Step) -> None:
         """Run out of memory where a step needs more than pool and other processes leave."""
-        peak = int(self._host.runtime_peak_gib * GIB)
-        if peak and self._seen >= self._host.runtime_oom_after_requests:
+        peak = self._host.runtime_bytes_per_token * step.tokens
+        if self._seen >= self._host.runtime_oom_after_requests:
+            peak += int(self._host.runtime_peak_gib * GIB)
+        if peak:
             self._memory.check_step(self._pool, peak, Gpu(self._host).others_bytes())
 
     def _report(self, step: Step, emitted: list[Request]) -> dict[str, Any]:
@@ -146,6 +162,7 @@ class Engine:
 
     def _lament(self, failure: failures.EngineError) -> None:
         """Print what vLLM prints when a step fails, and tell the API server."""
+        _say_notices(failure)
         inputs = f"model='{self._memory.config.model}', max_seq_len={self._pool.max_model_len}, kv_cache_dtype=auto"
         self._console.error(
             "dump_input.py:72",
@@ -164,11 +181,26 @@ class Engine:
 
 def _lament_start(failure: failures.EngineError, console: Console) -> None:
     """Print what vLLM prints when its engine does not start."""
-    if failure.notice:
-        console.error("gpu_model_runner.py:5077", failure.notice)
+    _say_notices(failure)
     trace = failures.engine_traceback(failure)
     console.error("core.py:1330", "EngineCore failed to start.\n" + trace)
     console.raw("Process EngineCore:\n" + trace)
+
+
+def _say_notices(failure: failures.EngineError) -> None:
+    """Print what is said before the traceback, by this process or one of its workers."""
+    for notice in failure.notices:
+        Console(notice.process).error(notice.place, notice.text)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process at once, by a signal if the code is negative; nothing is cleaned up, no core is written."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if code < 0:
+        if -code not in {signal.SIGKILL, signal.SIGSTOP}:  # these have no handler to take away
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def set_title(title: str) -> None:
@@ -198,6 +230,8 @@ def main() -> int:
     except failures.EngineError as failure:
         _lament_start(failure, console)
         return 1
+    except failures.ProcessEndError as end:
+        end_process(end.code)
     finally:
         gpu.release()
 

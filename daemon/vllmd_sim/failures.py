@@ -21,8 +21,17 @@ class Frame:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is logged at ERROR before a traceback, from `place`, vLLM's `module.py:line`; by the engine unless named."""
+
+    place: str
+    text: str
+    process: str = "EngineCore"
+
+
 class ConfigError(Exception):
-    """The API server gives up before an engine exists: exit code 1."""
+    """The API server gives up by itself, nearly always before an engine exists: exit code 1."""
 
     def __init__(self, text: str, *frames: Frame) -> None:
         super().__init__(text)
@@ -31,14 +40,24 @@ class ConfigError(Exception):
 
 
 class EngineError(Exception):
-    """The engine gives up. `notice` is logged before the traceback, `cause` is the exception that led to it."""
+    """The engine gives up. `notices` are logged before the traceback, `cause` is the exception that led to it."""
 
-    def __init__(self, text: str, *frames: Frame, notice: str = "", cause: "EngineError | None" = None) -> None:
+    def __init__(
+        self, text: str, *frames: Frame, notices: Sequence[Notice] = (), cause: "EngineError | None" = None
+    ) -> None:
         super().__init__(text)
         self.text = text
         self.frames = frames
-        self.notice = notice
+        self.notices = notices
         self.cause = cause
+
+
+class ProcessEndError(Exception):
+    """The engine's process ends on the spot, without a word: by a signal if the code is negative."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"ends with {code}")
+        self.code = code
 
 
 def traceback(frames: Sequence[Frame], text: str) -> str:
@@ -51,26 +70,25 @@ def traceback(frames: Sequence[Frame], text: str) -> str:
     return "\n".join(("Traceback (most recent call last):", *entries, text))
 
 
-_CLI = (
+CLI = (
     Frame("vllm/entrypoints/cli/main.py", 95, "main", "args.dispatch_function(args)"),
     Frame("vllm/entrypoints/cli/serve.py", 148, "cmd", "uvloop.run(run_server(args))"),
 )
-_WORKER = (
+API_WORKER = (
     Frame("vllm/entrypoints/openai/api_server.py", 759, "run_server", "await run_server_worker(listen_address, sock)"),
     Frame("vllm/entrypoints/openai/api_server.py", 773, "run_server_worker", "async with build_async_engine_client("),
 )
-_CONFIGURING = (
-    *_CLI,
-    *_WORKER,
-    Frame("vllm/engine/arg_utils.py", 2181, "create_engine_config", "self.create_model_config()"),
-    Frame("pydantic/_internal/_dataclasses.py", 121, "__init__", "s.__pydantic_validator__.validate_python("),
-)
 _CORE = Frame("vllm/v1/engine/core.py", 1299, "run_engine_core", "engine_core = EngineCoreProc(")
-_EXECUTOR = (
+EXECUTOR = (
     _CORE,
     Frame("vllm/v1/engine/core.py", 125, "__init__", "self.model_executor = executor_class(vllm_config)"),
 )
-_CACHES = (_CORE, Frame("vllm/v1/engine/core.py", 136, "__init__", "kv_cache_config = self._initialize_kv_caches("))
+CACHES = (_CORE, Frame("vllm/v1/engine/core.py", 136, "__init__", "kv_cache_config = self._initialize_kv_caches("))
+MEASURING = Frame("vllm/v1/worker/gpu_worker.py", 520, "determine_available_memory", "self.model_runner.profile_run()")
+STEPPING = (
+    Frame("vllm/v1/engine/core.py", 1323, "run_engine_core", "engine_core.run_busy_loop()"),
+    Frame("vllm/v1/worker/gpu_worker.py", 1147, "execute_model", "output = self.model_runner.execute_model("),
+)
 _CHECK = Frame("vllm/v1/core/kv_cache_utils.py", 2132, "get_kv_cache_configs", "_check_enough_kv_cache_memory(")
 
 
@@ -86,8 +104,8 @@ def engine_traceback(failure: EngineError) -> str:
 def start_traceback(exit_code: int) -> str:
     """Return the API server's last words after its engine failed to start: generic, the cause stands above."""
     frames = (
-        *_CLI,
-        *_WORKER,
+        *CLI,
+        *API_WORKER,
         Frame("vllm/v1/engine/async_llm.py", 217, "from_vllm_config", "return cls("),
         Frame("vllm/v1/engine/core_client.py", 573, "__init__", "with launch_core_engines("),
         Frame("vllm/v1/engine/utils.py", 1272, "wait_for_engine_startup", "raise RuntimeError("),
@@ -96,12 +114,23 @@ def start_traceback(exit_code: int) -> str:
     return traceback(frames, f"RuntimeError: Engine core initialization failed. {reason}")
 
 
+def ready_timeout(waited_s: int) -> ConfigError:
+    """Say that the engine did not come up in time (core_client.py)."""
+    text = (
+        "TimeoutError: Timed out waiting for engine core processes to start. This is often caused by slow weight "
+        f"loading for large models. Waited {waited_s}s (configured by VLLM_ENGINE_READY_TIMEOUT_S). To increase the "
+        "timeout, set the environment variable: VLLM_ENGINE_READY_TIMEOUT_S=<seconds>."
+    )
+    frame = Frame("vllm/v1/engine/core_client.py", 611, "__init__", "raise TimeoutError(")
+    return ConfigError(text, *CLI, *API_WORKER, frame)
+
+
 def terminated_traceback() -> str:
     """Return what a SIGTERM during the start leaves behind."""
     frame = Frame(
         "vllm/entrypoints/openai/api_server.py", 430, "signal_handler", 'raise KeyboardInterrupt("terminated")'
     )
-    return traceback((*_CLI, frame), "KeyboardInterrupt: terminated")
+    return traceback((*CLI, frame), "KeyboardInterrupt: terminated")
 
 
 def dead_traceback() -> str:
@@ -118,59 +147,23 @@ def dead_traceback() -> str:
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
-def bind_failed(error: OSError) -> ConfigError:
-    """Say that the port cannot be had; errno 98 when it belongs to somebody else."""
-    frames = (
-        Frame("vllm/entrypoints/openai/api_server.py", 757, "run_server", "listen_address, sock = setup_server(args)"),
-        Frame("vllm/entrypoints/openai/api_server.py", 700, "create_server_socket", "sock.bind(addr)"),
-    )
-    return ConfigError(f"{type(error).__name__}: [Errno {error.errno}] {error.strerror}", *_CLI, *frames)
-
-
-def model_not_found(model: str) -> ConfigError:
-    """Say that a path does not exist, as if it were the name of a repository (seen with 0.32)."""
+def shm_too_small(needed_mib: float, free_mib: float) -> EngineError:
+    """Say that /dev/shm does not hold the queue to the workers (shm_broadcast.py, 0.30 and later)."""
     text = (
-        "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
-        f"'{model}'. Use `repo_type` argument if needed."
+        f"RuntimeError: Insufficient space in /dev/shm for the message queue: {needed_mib:.1f} MiB required, "
+        f"{free_mib:.1f} MiB free. Increase /dev/shm (e.g. --shm-size or --ipc=host)."
     )
-    frame = Frame("huggingface_hub/utils/_validators.py", 133, "validate_repo_id", "raise HFValidationError(")
-    return ConfigError(text, *_CLI, *_WORKER, frame)
+    frame = Frame("vllm/distributed/device_communicators/shm_broadcast.py", 264, "__init__", "raise RuntimeError(")
+    return EngineError(text, *EXECUTOR, frame)
 
 
-def model_len_too_long(asked: int, limit: int) -> ConfigError:
-    """Say that the context length is beyond what the model was made for (seen with 0.32)."""
+def host_memory_refused(size: int) -> EngineError:
+    """Say in torch's words that the host has no such amount of memory."""
     text = (
-        f"User-specified max_model_len ({asked}) is greater than the derived max_model_len (max_position_embeddings="
-        f"{float(limit)} or model_max_length=None in model's config.json). To allow overriding this maximum, set the "
-        "env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        f"tried to allocate {size} bytes. Error code 12 (Cannot allocate memory)"
     )
-    return _validation("ModelConfig", text)
-
-
-def batched_below_seqs(batched: int, seqs: int) -> ConfigError:
-    """Say that there are fewer batched tokens than sequences."""
-    text = f"max_num_batched_tokens ({batched}) must be greater than or equal to max_num_seqs ({seqs})."
-    return _validation("SchedulerConfig", text)
-
-
-def batched_below_length(batched: int, length: int) -> ConfigError:
-    """Say that without chunked prefill a whole prompt must fit into one step (config/scheduler.py)."""
-    text = (
-        f"max_num_batched_tokens ({batched}) is smaller than max_model_len ({length}). This effectively limits the "
-        "maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences. Please increase "
-        "max_num_batched_tokens or decrease max_model_len."
-    )
-    return _validation("SchedulerConfig", text)
-
-
-def _validation(model: str, text: str) -> ConfigError:
-    details = "[type=value_error, input_value=ArgsKwargs((), {...}), input_type=ArgsKwargs]"
-    return ConfigError(
-        f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {model}\n"
-        f"  Value error, {text} {details}\n"
-        "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
-        *_CONFIGURING,
-    )
+    return EngineError(text, *CACHES, Frame("torch/_utils.py", 77, "_allocate", "tensor = torch.zeros("))
 
 
 def free_memory_low(free: int, total: int, utilization: float, requested: int) -> EngineError:
@@ -181,7 +174,18 @@ def free_memory_low(free: int, total: int, utilization: float, requested: int) -
         "memory used by other processes."
     )
     frame = Frame("vllm/v1/worker/utils.py", 435, "request_memory", "raise ValueError(")
-    return EngineError(text, *_EXECUTOR, frame)
+    return EngineError(text, *EXECUTOR, frame)
+
+
+def memory_moved(before: int, now: int) -> EngineError:
+    """Say that free memory grew while it was measured (gpu_worker.py, 0.9.2 and later)."""
+    text = (
+        f"AssertionError: Error in memory profiling. Initial free memory {gib(before)} GiB, current free memory "
+        f"{gib(now)} GiB. This happens when other processes sharing the same container release GPU memory while vLLM "
+        "is profiling during initialization. To fix this, ensure consistent GPU memory allocation or isolate vLLM in "
+        "its own container."
+    )
+    return EngineError(text, *CACHES, MEASURING)
 
 
 def no_cache_memory() -> EngineError:
@@ -191,7 +195,7 @@ def no_cache_memory() -> EngineError:
         "initializing the engine (this flag also controls CPU memory reservation on the CPU backend, despite its "
         f"name). {_CONSERVING}"
     )
-    return EngineError(text, *_CACHES, _CHECK)
+    return EngineError(text, *CACHES, _CHECK)
 
 
 def cache_too_small(length: int, needed: int, available: int, fitting: int) -> EngineError:
@@ -205,7 +209,7 @@ def cache_too_small(length: int, needed: int, available: int, fitting: int) -> E
         "increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
         f"`max_model_len` when initializing the engine. {_CONSERVING}"
     )
-    return EngineError(text, *_CACHES, _CHECK)
+    return EngineError(text, *CACHES, _CHECK)
 
 
 def no_auto_fit() -> EngineError:
@@ -214,7 +218,7 @@ def no_auto_fit() -> EngineError:
         "ValueError: Cannot auto-fit max_model_len: not enough GPU memory available to serve even a single token. Try "
         "increasing `gpu_memory_utilization`."
     )
-    return EngineError(text, *_CACHES, _CHECK)
+    return EngineError(text, *CACHES, _CHECK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +232,9 @@ class Shortage:
     allocated: int
 
 
-def out_of_memory(short: Shortage, *frames: Frame, notice: str = "") -> EngineError:
+def out_of_memory(short: Shortage, *frames: Frame, notices: Sequence[Notice] = ()) -> EngineError:
     """Say in torch's own words that an allocation does not fit."""
-    return EngineError(_oom_text(short), *frames, notice=notice)
+    return EngineError(_oom_text(short), *frames, notices=notices)
 
 
 def weights_oom(short: Shortage) -> EngineError:
@@ -241,44 +245,49 @@ def weights_oom(short: Shortage) -> EngineError:
         f"{_oom_text(short).partition(': ')[2]})"
     )
     frame = Frame("vllm/v1/worker/gpu_model_runner.py", 5060, "load_model", "self.model = model_loader.load_model(")
-    return out_of_memory(short, *_EXECUTOR, frame, notice=notice)
+    return out_of_memory(short, *EXECUTOR, frame, notices=[Notice("gpu_model_runner.py:5077", notice)])
 
 
 def profiling_oom(short: Shortage) -> EngineError:
     """Say that the largest step does not fit beside the weights."""
-    frame = Frame("vllm/v1/worker/gpu_worker.py", 520, "determine_available_memory", "self.model_runner.profile_run()")
-    return out_of_memory(short, *_CACHES, frame)
+    return out_of_memory(short, *CACHES, MEASURING)
 
 
 def pool_oom(short: Shortage) -> EngineError:
     """Say that the KV cache itself does not fit, which only an explicit size can bring about."""
     frame = Frame("vllm/v1/worker/gpu_model_runner.py", 5500, "_allocate_kv_cache_tensors", "torch.zeros(")
-    return out_of_memory(short, *_CACHES, frame)
+    return out_of_memory(short, *CACHES, frame)
 
 
 def capture_oom(short: Shortage) -> EngineError:
     """Say that the CUDA graphs need more than was estimated."""
     frame = Frame("vllm/v1/worker/gpu_worker.py", 588, "compile_or_warm_up_model", "self.model_runner.capture_model()")
-    return out_of_memory(short, *_CACHES, frame)
+    return out_of_memory(short, *CACHES, frame)
 
 
 def sampler_oom(short: Shortage, sequences: int) -> EngineError:
     """Say that the sampler's buffers for the largest batch do not fit into what is left (gpu_model_runner.py)."""
+    frame = Frame("vllm/v1/worker/gpu_model_runner.py", 5928, "_dummy_sampler_run", "sampler_output = self.sampler(")
+    return _warm_up_oom(short, sequences, "sampler", frame)
+
+
+def pooler_oom(short: Shortage, sequences: int) -> EngineError:
+    """Say the same of the buffers of a model that pools (gpu_model_runner.py)."""
+    frame = Frame("vllm/v1/worker/gpu_model_runner.py", 5990, "_dummy_pooler_run_task", "return model.pooler(")
+    return _warm_up_oom(short, sequences, "pooler (task=embed)", frame)
+
+
+def _warm_up_oom(short: Shortage, sequences: int, what: str, frame: Frame) -> EngineError:
     text = (
-        f"RuntimeError: CUDA out of memory occurred when warming up sampler with {sequences} dummy requests. Please "
+        f"RuntimeError: CUDA out of memory occurred when warming up {what} with {sequences} dummy requests. Please "
         "try lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine."
     )
-    frame = Frame("vllm/v1/worker/gpu_model_runner.py", 5928, "_dummy_sampler_run", "sampler_output = self.sampler(")
-    return EngineError(text, *_CACHES, frame, cause=out_of_memory(short, frame))
+    return EngineError(text, *CACHES, frame, cause=out_of_memory(short, frame))
 
 
 def runtime_oom(short: Shortage) -> EngineError:
     """Say that a step does not fit into what is left while serving."""
-    frames = (
-        Frame("vllm/v1/engine/core.py", 1323, "run_engine_core", "engine_core.run_busy_loop()"),
-        Frame("vllm/v1/worker/gpu_worker.py", 1147, "execute_model", "output = self.model_runner.execute_model("),
-    )
-    return out_of_memory(short, *frames)
+    return out_of_memory(short, *STEPPING)
 
 
 def _oom_text(short: Shortage) -> str:

@@ -23,6 +23,13 @@ class Console:
         """Print at ERROR."""
         self._record("ERROR", place, text)
 
+    def say(self, place: str, text: str) -> None:
+        """Print at INFO from a place, as it is where there is none, nothing where there is no text."""
+        if place:
+            self.info(place, text)
+        elif text:
+            emit(text)
+
     def uvicorn(self, text: str) -> None:
         """Print as uvicorn does: no time, no place."""
         self.raw(f"INFO:     {text}")

@@ -39,7 +39,7 @@ class Memory:
     activation: int
     graphs: int
     graphs_estimate: int
-    sampler: int
+    batch_buffers: int
     token_bytes: int
     config: EngineConfig
 
@@ -91,6 +91,12 @@ class Memory:
         if self.activation > free:
             raise failures.profiling_oom(self._shortage(self.activation, free))
 
+    def check_unmoved(self, others: int) -> None:
+        """Fail when more is free after the profiling run than before it: what `others` hold has shrunk meanwhile."""
+        now = self.total - others - self.context - self.loaded
+        if now > self.free_at_start:
+            raise failures.memory_moved(self.free_at_start, now)
+
     def plan_pool(self, max_position: int) -> Pool:
         """Return the KV cache, or fail when it does not hold one request of the full length."""
         block = self.config.block_size
@@ -115,11 +121,12 @@ class Memory:
         if self.graphs > after_pool:
             raise failures.capture_oom(self._shortage(self.graphs, after_pool))
 
-    def check_sampler(self, pool: Pool) -> None:
-        """Fail when the sampler's warm-up does not fit into what the pool and the graphs leave."""
+    def check_warm_up(self, pool: Pool) -> None:
+        """Fail when the buffers of the sampler, or the pooler, do not fit into what the pool and the graphs leave."""
         free = self.free_at_start - self.loaded - self.pool_bytes(pool) - self.graphs
-        if self.sampler > free:
-            raise failures.sampler_oom(self._shortage(self.sampler, free), self.config.max_num_seqs)
+        if self.batch_buffers > free:
+            refused = failures.pooler_oom if self.config.pooling else failures.sampler_oom
+            raise refused(self._shortage(self.batch_buffers, free), self.config.max_num_seqs)
 
     def check_step(self, pool: Pool, peak: int, others: int) -> None:
         """Fail while serving when `peak` more bytes do not fit beside what `others` hold now."""
@@ -144,12 +151,17 @@ def measure(config: EngineConfig, host: Host, others: int) -> Memory:
         others=others,
         context=int(host.context_gib * GIB),
         requested=math.ceil(total * config.utilization),
-        weights=int(host.weights_gib * GIB / parallel),
+        weights=int(max(0.0, host.weights_gib / parallel - config.cpu_offload_gib) * GIB),
         non_torch=int(host.non_torch_gib * GIB),
         activation=int(host.activation_base_gib * GIB) + host.activation_bytes_per_token * config.batched_tokens,
         graphs=graphs,
         graphs_estimate=estimate,
-        sampler=host.sampler_bytes_per_seq * config.max_num_seqs,
+        batch_buffers=config.max_num_seqs * (host.pooler_bytes_per_seq if config.pooling else _logits_bytes(host)),
         token_bytes=host.kv_bytes_per_token // parallel // halved,
         config=config,
     )
+
+
+def _logits_bytes(host: Host) -> int:
+    """Return what the sampler needs for one sequence: copies of its logits in float32."""
+    return int(host.vocabulary * 4 * host.sampler_copies)

@@ -129,6 +129,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trust-remote-code", action=argparse.BooleanOptionalAction, default=False)
     parser.add_argument("--dtype", type=str, choices=["auto", "bfloat16", "float16", "float32", "half"], default="auto")
     parser.add_argument("--quantization", "-q", type=str, default=None)
+    parser.add_argument("--runner", type=str, choices=["auto", "draft", "generate", "pooling"], default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--generation-config", type=str, default="auto")
     parser.add_argument("--max-model-len", type=length_or_auto, default=None)
@@ -145,6 +146,8 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-cache-memory-bytes", type=human_int, default=None)
     parser.add_argument("--kv-cache-dtype", type=str, default="auto")
     parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--cpu-offload-gb", type=float, default=0)
+    parser.add_argument("--kv-offloading-size", type=float, default=None)
     parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
 
 

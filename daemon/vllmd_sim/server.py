@@ -5,16 +5,19 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable, Mapping
 
-from vllmd_sim import failures
+from vllmd_sim import failures, refusals
 from vllmd_sim.api import ENGINE_GRACE_S, ApiServer
 from vllmd_sim.config import EngineConfig, resolve
 from vllmd_sim.engine_client import EngineClient
-from vllmd_sim.host import Host
+from vllmd_sim.host import Fault, Host
 from vllmd_sim.lines import Console, banner
+from vllmd_sim.memory import Pool
 from vllmd_sim.metrics import Metrics
 from vllmd_sim.openai import Offer
 from vllmd_sim.options import non_default
+from vllmd_sim.scenario import of_this_launch
 from vllmd_sim.startup import CONFIG_SHARE
 from vllmd_sim.traffic import Traffic
 
@@ -24,7 +27,7 @@ TERMINATED = -signal.SIGINT  # Python ends by SIGINT on a KeyboardInterrupt that
 async def serve(args: argparse.Namespace, host: Host) -> int:
     """Run one server from its banner to its end; returns its exit code, TERMINATED for a SIGTERM before it served."""
     console = Console("APIServer")
-    starter = Starter(args, host, console)
+    starter = Starter(args, of_this_launch(host, non_default(args)), console)
     starting = asyncio.create_task(starter.start())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, starting.cancel)
@@ -37,7 +40,20 @@ async def serve(args: argparse.Namespace, host: Host) -> int:
         await starter.abandon()
         console.raw(failures.terminated_traceback())
         return TERMINATED
-    return 1 if server is None else await server.run(log_stats=not args.disable_log_stats)
+    if isinstance(server, int):
+        return server
+    return await server.run(log_stats=not args.disable_log_stats)
+
+
+_READY_TIMEOUT_S = 600  # vLLM's own (envs.py)
+_OF_THE_MODEL: Mapping[str, Callable[[str], failures.ConfigError]] = {
+    Fault.MODEL_GATED: refusals.model_gated,
+    Fault.MODEL_UNKNOWN: refusals.model_unknown,
+    Fault.MODEL_NOT_CACHED: refusals.model_not_cached,
+    Fault.MODEL_WITHOUT_CONFIG: refusals.model_without_config,
+    Fault.HUB_SILENT: refusals.hub_silent,
+    Fault.ARCHITECTURE: refusals.architecture_unsupported,
+}
 
 
 class Starter:
@@ -49,19 +65,21 @@ class Starter:
         self._console = console
         self._engine: EngineClient | None = None
 
-    async def start(self) -> ApiServer | None:
-        """Return the server, ready to listen; None when its engine failed. Raises failures.ConfigError."""
+    async def start(self) -> ApiServer | int:
+        """Return the server, ready to listen, or the exit code where it ends. Raises failures.ConfigError."""
         args, host, console = self._args, self._host, self._console
         banner(console, host.version, args.model_tag or args.model)
         console.info("api_utils.py:273", f"non-default args: {non_default(args)}")
         listener = _bind(args.host or "127.0.0.1", args.port)
         config = await self._configure()
+        if host.fault == Fault.CLEAN_EXIT:
+            return 0
         self._engine = await EngineClient.spawn(config, host)
-        pool = await self._engine.ready()
+        pool = await self._pool_of(self._engine)
         if pool is None:
             code, _ = await self._engine.end(ENGINE_GRACE_S)
             console.raw(failures.start_traceback(code))
-            return None
+            return 1
         metrics = Metrics(config, pool, enabled=not args.disable_log_stats)
         offer = Offer(tuple(args.served_model_name or [config.model]), pool.max_model_len, host.answer_tokens)
         traffic = Traffic(self._engine, metrics, offer, args.api_key or [], host.version)
@@ -73,7 +91,9 @@ class Starter:
         await asyncio.sleep(host.start_s * CONFIG_SHARE)
         model = self._args.model_tag or self._args.model
         if model.startswith("/") and not os.access(model, os.F_OK):
-            raise failures.model_not_found(model)
+            raise refusals.model_not_found(model)
+        if refusal := _OF_THE_MODEL.get(host.fault or ""):
+            raise refusal(model)
         config = resolve(self._args, host)
         length = host.max_position if config.max_model_len < 0 else config.max_model_len
         console.info("model.py:623", "Resolved architecture: LlamaForCausalLM")
@@ -90,6 +110,15 @@ class Starter:
             )
         return config
 
+    async def _pool_of(self, engine: EngineClient) -> Pool | None:
+        """Wait for the engine as long as vLLM's own deadline allows; None when it ended instead."""
+        limit_s = int(os.environ.get("VLLM_ENGINE_READY_TIMEOUT_S", _READY_TIMEOUT_S))
+        try:
+            return await asyncio.wait_for(engine.ready(), limit_s)
+        except TimeoutError:
+            await self.abandon()
+            raise failures.ready_timeout(limit_s) from None
+
     async def abandon(self) -> None:
         """End an engine that is still starting."""
         if self._engine is not None:
@@ -104,5 +133,5 @@ def _bind(address: str, port: int) -> socket.socket:
     try:
         listener.bind((address, port))
     except OSError as error:
-        raise failures.bind_failed(error) from error
+        raise refusals.bind_failed(error) from error
     return listener

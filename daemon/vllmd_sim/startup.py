@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable
 
+from vllmd_sim import breakdowns, host_memory
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.gpu import Gpu
-from vllmd_sim.host import Host
+from vllmd_sim.host import Fault, Host
 from vllmd_sim.lines import Console, gib
 from vllmd_sim.memory import Memory, Pool, measure
 
@@ -17,13 +18,20 @@ _COMPILE_SHARE = 0.25
 _CAPTURE_SHARE = 0.08
 _WARMUP_SHARE = 0.17
 
+_BFLOAT16_SINCE = 8.0  # compute capability
+
 
 def start(
     config: EngineConfig, host: Host, gpu: Gpu, console: Console, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[Memory, Pool]:
-    """Take the memory of a serving engine and return it; raises failures.EngineError where vLLM would fail."""
+    """Take the memory of a serving engine and return it.
+
+    Raises failures.EngineError where vLLM would fail, failures.ProcessEndError where its process would just end.
+    """
     console.info("core.py:116", _config_line(config, host))
+    host_memory.check_queue(config, host)
     sleep(host.start_s * _ENGINE_SHARE)
+    _check_device(config, host)
     console.info("parallel_state.py:1946", "rank 0 in world size 1 is assigned as DP rank 0, PP rank 0, TP rank 0")
     memory = measure(config, host, gpu.others_bytes())
     memory.check_request()
@@ -31,6 +39,9 @@ def start(
 
     console.info("gpu_model_runner.py:5011", f"Starting to load model {config.model}...")
     memory.check_weights()
+    if host.fault == Fault.WEIGHTS_DAMAGED:
+        raise breakdowns.weights_damaged()
+    host_memory.check_offload(config, host)
     sleep(host.start_s * _WEIGHTS_SHARE)
     gpu.hold(memory.context + memory.loaded)
     took_s = host.start_s * _WEIGHTS_SHARE
@@ -39,14 +50,24 @@ def start(
         "gpu_model_runner.py:5107", f"Model loading took {gib(memory.weights)} GiB memory and {took_s:.6f} seconds"
     )
 
-    pool = _make_pool(memory, host, console, sleep)
+    _profile(memory, host, gpu, console, sleep)
+    pool = _make_pool(memory, host, console)
+    host_memory.check_tier(config, host)
     gpu.hold(memory.held(pool))
     _warm_up(memory, pool, host, console, sleep)
     return memory, pool
 
 
-def _make_pool(memory: Memory, host: Host, console: Console, sleep: Callable[[float], None]) -> Pool:
-    """Profile, then size the KV cache."""
+def _check_device(config: EngineConfig, host: Host) -> None:
+    """Refuse a driver, and a type, that the device does not work with."""
+    if host.fault == Fault.DRIVER_TOO_OLD:
+        raise breakdowns.driver_too_old()
+    if config.dtype == "bfloat16" and host.compute_capability < _BFLOAT16_SINCE:
+        raise breakdowns.bfloat16_unsupported(host.gpu, host.compute_capability)
+
+
+def _profile(memory: Memory, host: Host, gpu: Gpu, console: Console, sleep: Callable[[float], None]) -> None:
+    """Compile, then run the largest step to see what it takes."""
     config = memory.config
     if not config.eager:
         compile_s = host.start_s * _COMPILE_SHARE
@@ -56,7 +77,18 @@ def _make_pool(memory: Memory, host: Host, console: Console, sleep: Callable[[fl
             f"Compiling a graph for compile range (1, {config.batched_tokens}) takes {compile_s:.2f} s",
         )
         console.info("monitor.py:53", f"torch.compile took {compile_s:.2f} s in total")
+    if host.strikes_at_start:
+        for moment in breakdowns.course(host, config.tensor_parallel, serving=False):
+            sleep(moment.pause_s)
+            console.say(moment.place, moment.text)
     memory.check_profile()
+    if config.kv_cache_bytes is None:
+        memory.check_unmoved(0 if host.fault == Fault.NEIGHBOUR_LEAVES else gpu.others_bytes())
+
+
+def _make_pool(memory: Memory, host: Host, console: Console) -> Pool:
+    """Size the KV cache."""
+    config = memory.config
     if config.kv_cache_bytes is None:
         if memory.graphs_estimate:
             console.info(
@@ -96,7 +128,7 @@ def _warm_up(memory: Memory, pool: Pool, host: Host, console: Console, sleep: Ca
             "gpu_model_runner.py:5420",
             f"Graph capturing finished in {capture_s:.0f} secs, took {gib(memory.graphs)} GiB",
         )
-    memory.check_sampler(pool)
+    memory.check_warm_up(pool)
     if config.kv_cache_bytes is None:
         console.info("gpu_worker.py:857", _breakdown(memory, pool))
     sleep(host.start_s * _WARMUP_SHARE)

@@ -100,7 +100,7 @@ def test_weights_that_do_not_fit_fail_while_loading() -> None:
     memory.check_request()
     with pytest.raises(EngineError, match=r"CUDA out of memory\. Tried to allocate 4\.69 GiB") as refusal:
         memory.check_weights()
-    assert refusal.value.notice.startswith("Failed to load model - not enough GPU memory.")
+    assert refusal.value.notices[0].text.startswith("Failed to load model - not enough GPU memory.")
 
 
 def test_an_activation_peak_that_does_not_fit_fails_in_profiling() -> None:
@@ -129,17 +129,50 @@ def test_graphs_beyond_their_estimate_fail_in_capture() -> None:
 
 def test_the_sampler_fails_with_too_many_sequences() -> None:
     """Fewer sequences or a lower utilization are the two ways out."""
-    host = replace(H200, sampler_bytes_per_seq=4 * 2**20)
+    host = replace(H200, vocabulary=2**18, sampler_copies=4)
 
     def warm_up(utilization: str, seqs: str) -> None:
         memory = memory_of("--gpu-memory-utilization", utilization, "--max-num-seqs", seqs, host=host)
-        memory.check_sampler(memory.plan_pool(host.max_position))
+        memory.check_warm_up(memory.plan_pool(host.max_position))
 
     with pytest.raises(EngineError, match="warming up sampler with 1024 dummy requests") as refusal:
         warm_up("0.985", "1024")
     assert refusal.value.cause is not None
     warm_up("0.985", "128")
     warm_up("0.95", "1024")
+
+
+def test_a_pooler_fails_with_too_many_sequences() -> None:
+    """A model that pools warms up its pooler instead, with buffers of their own size."""
+    host = replace(H200, pooler_bytes_per_seq=4 * 2**20)
+    argv = ("--runner", "pooling", "--gpu-memory-utilization", "0.985", "--max-num-seqs")
+    many, few = memory_of(*argv, "1024", host=host), memory_of(*argv, "128", host=host)
+    with pytest.raises(EngineError, match=r"warming up pooler \(task=embed\) with 1024 dummy requests"):
+        many.check_warm_up(many.plan_pool(host.max_position))
+    few.check_warm_up(few.plan_pool(host.max_position))
+
+
+def test_the_sampler_needs_memory_for_sequences_times_vocabulary() -> None:
+    """3.5 copies of the logits in float32: twice the vocabulary is twice the memory."""
+    small, large = (memory_of(host=replace(H200, vocabulary=n)) for n in (32_000, 64_000))
+    assert small.batch_buffers == 1024 * 32_000 * 4 * 3.5
+    assert large.batch_buffers == 2 * small.batch_buffers
+
+
+def test_memory_that_grows_while_it_is_measured_is_an_error() -> None:
+    """A neighbour that gives back more than the model took leaves more free than before."""
+    memory = memory_of("--gpu-memory-utilization", "0.5", others_gib=40.0)
+    memory.check_unmoved(int(40.0 * GIB))
+    memory.check_unmoved(int(30.0 * GIB))
+    with pytest.raises(EngineError) as refusal:
+        memory.check_unmoved(0)
+    assert "Initial free memory 99.29 GiB, current free memory 125.57 GiB" in refusal.value.text
+
+
+def test_weights_kept_in_the_hosts_memory_are_not_on_the_gpu() -> None:
+    """--cpu-offload-gb makes room on each GPU, never more than the weights there."""
+    assert memory_of("--cpu-offload-gb", "10").weights == int(3.5 * GIB)
+    assert memory_of("--cpu-offload-gb", "100").weights == 0
 
 
 def test_a_runtime_peak_fits_only_beside_pool_and_others() -> None:
