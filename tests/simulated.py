@@ -8,7 +8,10 @@ from typing import Any
 QUICK: dict[str, Any] = {"start_s": 0.3, "orphan_s": 30}
 
 
-def serve(port: int, *options: str, model: str = "simulated/llama-8b") -> list[str]:
+NAME = "simulated/llama-8b"
+
+
+def serve(port: int, *options: str, model: str = NAME) -> list[str]:
     """Return the command of a simulated server on loopback."""
     return [sys.executable, "-m", "vllmd_sim", "serve", model, "--host", "127.0.0.1", "--port", str(port), *options]
 

@@ -41,6 +41,7 @@ class ApiServer:
         http = HttpServer(self._traffic.answer, self._console.uvicorn)
         listening = await asyncio.start_server(http.connected, sock=self._listener, backlog=_BACKLOG)
         self._say_ready()
+        self._engine.send({"serving": True})
         hearing = asyncio.create_task(self._hear())
         stopping = asyncio.create_task(told.wait())
         reporting = asyncio.create_task(self._traffic.report(self._console)) if log_stats else None

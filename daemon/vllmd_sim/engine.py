@@ -1,7 +1,8 @@
 """The engine process: holds the simulated GPU memory, steps through time, and dies where vLLM's engine would.
 
 Started by the API server as `python -m vllmd_sim.engine FD`. FD is a socket that carries JSON lines both ways: the
-configuration first, then {"add": …} and {"abort": …} in; {"ready": …}, one {"step": …} a step and {"dead": true} out.
+configuration first, then {"serving": true}, {"add": …} and {"abort": …} in; {"ready": …}, one {"step": …} a step and
+{"dead": true} out.
 """
 
 import asyncio
@@ -45,6 +46,7 @@ class Engine:
         self._wake = asyncio.Event()
         self._sender: asyncio.StreamWriter | None = None
         self._seen = 0
+        self._announced = False  # the API server serves
         self._draining = False
 
     async def run(self, channel: socket.socket) -> int:
@@ -108,13 +110,15 @@ class Engine:
                     self._scheduler.add(Request(name, prompt, most))
                 case {"abort": str(name)}:
                     self._scheduler.abort(name)
+                case {"serving": True}:
+                    self._announced = True
             self._wake.set()
 
     async def _step_forever(self) -> None:
         """Plan a step, let its time pass, say what came out; ends when draining and nothing is left."""
         ended_s = time.monotonic()
         while True:
-            if self._host.strikes_while_serving and self._seen >= self._host.fault_after_requests:
+            if self._announced and self._host.strikes_while_serving and self._seen >= self._host.fault_after_requests:
                 await self._suffer()
             now_s = time.monotonic()
             step = self._scheduler.plan(now_s)

@@ -5,6 +5,7 @@ import pytest
 from captures import diagnose_lines, read_log
 from vllmd.model.failure import FailureClass
 from vllmd.model.host_facts import HostFacts
+from vllmd.model.launch_end import ProcessState
 from vllmd.model.server import Phase
 
 OOM = (
@@ -67,6 +68,16 @@ def test_an_orderly_end_that_we_did_not_ask_for_is_somebody_elses() -> None:
 def test_a_kill_is_the_kernels_only_where_somebody_saw_it(host: HostFacts, kind: FailureClass) -> None:
     """SIGKILL alone says nothing about memory; what the host counted does."""
     assert diagnose_lines([SERVING], exit_code=137, host=host).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [(ProcessState.STARTING, FailureClass.NONE), (ProcessState.EXITED, FailureClass.EXTERNAL_STOP)],
+)
+def test_the_answer_to_our_own_sigterm_is_no_stop_from_outside(state: ProcessState, kind: FailureClass) -> None:
+    """A start that stood still is ended by us, which leaves the traceback of a SIGTERM in its log."""
+    begun, told = "(EngineCore pid=2) Starting to load model m...", "(APIServer pid=1) KeyboardInterrupt: terminated"
+    assert diagnose_lines([begun, told], exit_code=None, state=state, stop_requested=False).kind is kind
 
 
 def test_an_orderly_shutdown_with_an_unknown_code_is_clean() -> None:

@@ -71,7 +71,10 @@ def _deciding(reading: Reading, end: LaunchEnd) -> Match | None:
         return reading.root
     if reading.standstill.stands(serving=reading.phase is Phase.SERVING) or end.host.oom_killed:
         return None
-    return reading.follower
+    follower = reading.follower
+    if follower is not None and follower.kind is FailureClass.EXTERNAL_STOP and end.state is ProcessState.STARTING:
+        return None  # the answer to our own SIGTERM, which ended a start that stood still
+    return follower
 
 
 def _without_cause(reading: Reading, end: LaunchEnd) -> Ending:
