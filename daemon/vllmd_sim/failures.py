@@ -223,13 +223,17 @@ def no_auto_fit() -> EngineError:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """An allocation that did not fit, in bytes: what was tried, and how the device's memory was used."""
+    """An allocation that did not fit, in bytes: what was tried, and how the device's memory was used.
+
+    `graphs` is the part of what is allocated that captured CUDA graphs keep to themselves.
+    """
 
     tried: int
     total: int
     free: int
     own: int
     allocated: int
+    graphs: int = 0
 
 
 def out_of_memory(short: Shortage, *frames: Frame, notices: Sequence[Notice] = ()) -> EngineError:
@@ -291,13 +295,14 @@ def runtime_oom(short: Shortage) -> EngineError:
 
 
 def _oom_text(short: Shortage) -> str:
+    private = f", with {_size(short.graphs)} allocated in private pools (e.g., CUDA Graphs)" if short.graphs else ""
     reserved = 64 * 2**20  # what torch's allocator holds without using it: no failure here comes from fragmentation
     return (
         f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {_size(short.tried)}. GPU 0 has a total "
         f"capacity of {short.total / 2**30:.2f} GiB of which {_size(short.free)} is free. Including non-PyTorch "
         f"memory, this process has {_size(short.own)} memory in use. Of the allocated memory {_size(short.allocated)} "
-        f"is allocated by PyTorch, and {_size(reserved)} is reserved by PyTorch but unallocated. If reserved but "
-        "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
+        f"is allocated by PyTorch{private}, and {_size(reserved)} is reserved by PyTorch but unallocated. If reserved "
+        "but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
         "fragmentation.  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/cuda.html)"
     )
 

@@ -5,7 +5,7 @@ processes use comes in as a number.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vllmd_sim import failures
 from vllmd_sim.config import EngineConfig
@@ -132,7 +132,7 @@ class Memory:
         """Fail while serving when `peak` more bytes do not fit beside what `others` hold now."""
         free = self.total - others - self.held(pool)
         if peak > free:
-            raise failures.runtime_oom(self._shortage(peak, max(0, free), others))
+            raise failures.runtime_oom(replace(self._shortage(peak, max(0, free), others), graphs=self.graphs))
 
     def _shortage(self, tried: int, free: int, others: int | None = None) -> Shortage:
         own = self.total - free - (self.others if others is None else others)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from e2e.vllmd_process import Instance, VllmdProcess, free_port, running
@@ -22,10 +23,9 @@ from simulated import NAME, host, serve
 from vllmd.model.failure import FailureClass
 
 LIMIT_S = 60.0
-POLL_S = 0.1
+POLL_S = 0.2
 AT_A_TIME = 4
-
-
+RUN = "TEST_RUN"  # a variable that every process below a daemon inherits
 # A port that is taken has a test of its own below, and an end that vllmd asked for; of NONE there is no end.
 ELSEWHERE = {FailureClass.PORT_IN_USE, FailureClass.CLEAN_EXIT, FailureClass.NONE}
 
@@ -38,19 +38,23 @@ def started(case: Case, folder: Path) -> Iterator[VllmdProcess]:
         values["other_used_file"] = str(folder / values["other_used_file"])
     if case.once and "fault" in values:
         values |= {"fault_launches": 1, "fault_file": str(folder / "launches")}
-    with running(folder, serve(free_port(), *case.argv), case.settings, {**case.environ, **host(**values)}) as daemon:
+    environ = {**case.environ, **host(**values), RUN: str(folder)}
+    with running(folder, serve(free_port(), *case.argv), case.settings, environ) as daemon:
         yield daemon
+    assert not [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get(RUN) == str(folder)]
 
 
 def until(daemon: VllmdProcess, condition: Callable[[Instance], object], what: str) -> Instance:
-    """Return the first status for which the condition holds, read from status.json: 40 daemons are not asked aloud."""
+    """Return the first status for which the condition holds, read from status.json, which costs no process."""
     document = daemon.log_path.parent / "state" / "default" / "status.json"
     deadline = time.monotonic() + LIMIT_S
+    launch = None
     while True:
-        daemon.server_processes()
         if document.exists():
             (instance,) = json.loads(document.read_text(encoding="utf-8"))["instances"]
             assert isinstance(instance, dict)
+            if launch != (launch := (instance["generation"], instance["state"])):
+                daemon.server_processes()  # they must not be left over
             if condition(instance):
                 return instance
             assert time.monotonic() < deadline, daemon.story(f"never: {what}", instance)
@@ -72,10 +76,8 @@ def run_to_its_end(case: Case, folder: Path) -> None:
             case.provoke(daemon, until(daemon, seen, "the first launch"))
         wanted = "serving" if case.held is None else "held"
         instance = until(daemon, ends_in(wanted, case.launches), f"{wanted} at last")
-        said, action = (
-            instance["last_failure"],
-            instance["decisions"][-1] if case.held is None else instance["last_decision"],
-        )
+        said = instance["last_failure"]
+        action = instance["decisions"][-1] if case.held is None else instance["last_decision"]
         changed = {f["name"]: f["value"] for f in instance["flags"] if f["value"] != f["baseline"]}
         story = daemon.story("not what was to come", instance)
         assert (said["class"], said["exit_code"]) == (case.kind, case.exit_code), story

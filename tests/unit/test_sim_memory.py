@@ -190,6 +190,19 @@ def test_a_runtime_peak_fits_only_beside_pool_and_others() -> None:
         step("0.92", 8.0)
 
 
+def test_a_runtime_oom_says_what_the_graphs_keep() -> None:
+    """Captured graphs have pools of their own, which torch names; eager mode has none."""
+    for argv, words in (
+        ((), "with 1003.52 MiB allocated in private pools (e.g., CUDA Graphs)"),
+        (("--enforce-eager",), ""),
+    ):
+        memory = memory_of("--gpu-memory-utilization", "0.97", *argv)
+        with pytest.raises(EngineError) as failure:
+            memory.check_step(memory.plan_pool(H200.max_position), 6 * GIB, 0)
+        assert words in failure.value.text
+        assert ("private pools" in failure.value.text) is bool(words)
+
+
 def test_a_serving_engine_holds_what_it_asked_for() -> None:
     """With graphs inside the estimate, engine and context together are the requested memory, within one block."""
     host = replace(H200, graphs_estimate_gib=None)
