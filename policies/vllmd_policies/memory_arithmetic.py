@@ -123,7 +123,7 @@ def lowered_utilization(
     if target is None:
         return None
     target = max(target, lowest(situation, UTILIZATION))
-    return target if known.least_part * present <= target < present else None
+    return target if 0 < target < present and known.least_part * present <= target else None
 
 
 def _spare_part(situation: Situation, failure: Failure) -> float:

@@ -10,7 +10,7 @@ from vllmd.decide.gates import GateFacts
 from vllmd.decide.recover import CrashRecord, decide_recovery
 from vllmd.model.decision import Hold, HoldReason, Wish
 from vllmd.model.failure import Failure, FailureClass
-from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.flags import UTILIZATION, Flags, FlagValue
 from vllmd.model.host_facts import HostFacts
 from vllmd.model.options import Catalogue
 from vllmd.model.settings import Budget, Guard, Mode
@@ -69,6 +69,14 @@ def test_without_a_flag_that_takes_it_the_limit_is_the_operators(flags: dict[str
     assert wish is not None
     assert (wish.wish, dict(wish.changes)) == (Wish.STOP, {})
     assert "raise the limit of 16 GiB" in wish.reason
+
+
+def test_a_utilization_next_to_nothing_is_not_lowered_to_nothing() -> None:
+    """Half of the smallest number is 0, which is no utilization."""
+    bounds, host = {UTILIZATION: (None, None)}, HostFacts(unified_memory=True)
+    wish = host_oom(situation(KILLED, {UTILIZATION: "5e-324"}, bounds=bounds, host=host))
+    assert wish is not None
+    assert wish.wish is Wish.STOP
 
 
 def test_a_flag_that_takes_host_memory_is_halved() -> None:
