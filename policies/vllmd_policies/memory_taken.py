@@ -3,6 +3,7 @@
 import re
 
 from vllmd.decide.numbers import GIB, MIB, show_bytes
+from vllmd.decide.refine import held_by_others
 from vllmd.decide.vllm_defaults import counts_whole_device
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
@@ -38,7 +39,7 @@ def memory_taken(situation: Situation) -> Proposal | None:
         return _of_taken(situation, failure)
     if failure.kind is not FailureClass.UTILIZATION_TOO_HIGH:
         return None
-    if "pool_bytes" in failure.numbers:  # a pool of fixed size: utilization does not change it
+    if "pool_bytes" in failure.numbers or _fixed_beyond_the_device(situation, failure):
         return (
             _smaller_pool(situation, failure) or _smaller_space(situation, failure) or _stop_fixed(situation, failure)
         )
@@ -47,6 +48,15 @@ def memory_taken(situation: Situation) -> Proposal | None:
     if _coming_back(situation, failure):
         return _wait_or_stop(situation, failure)
     return _lower(situation, failure) or _wait_or_stop(situation, failure)
+
+
+def _fixed_beyond_the_device(situation: Situation, failure: Failure) -> bool:
+    """Whether a pool of fixed size finds no room on a device that nobody else holds a large part of: waiting is no use.
+
+    Utilization does not change such a pool.
+    """
+    measured = failure.numbers.keys() >= {"tried_bytes", "free_bytes", "total_bytes"}
+    return measured and KV_CACHE_BYTES in situation.flags and not held_by_others(failure.numbers, situation.host)
 
 
 def _of_taken(situation: Situation, failure: Failure) -> Proposal:

@@ -103,3 +103,23 @@ def test_memory_that_comes_back_is_waited_for(kind: FailureClass) -> None:
     own_context = memory_taken(replace(seen, gpu_free_bytes=int(80.5 * GIB)))
     assert own_context is not None
     assert own_context.wish is Wish.CHANGE_FLAGS
+
+
+@pytest.mark.parametrize(
+    ("others", "bounds", "wanted"),
+    [
+        (0.0, {}, Wish.STOP),
+        (0.0, {KV_CACHE_BYTES: (1.0, None)}, Wish.CHANGE_FLAGS),
+        (30.0, {}, Wish.WAIT_THEN_RETRY),  # which may come back
+    ],
+)
+def test_a_fixed_pool_that_the_device_does_not_hold_is_not_waited_for(
+    others: float, bounds: dict[str, tuple[float | None, float | None]], wanted: Wish
+) -> None:
+    """An allocation of 90 GiB on a device of 80: the size is named, or lowered where it may be."""
+    sizes = {"tried_bytes": 90.0, "free_bytes": 63.25 - others, "total_bytes": 80.0, "used_bytes": 16.75}
+    failure = failure_of(FailureClass.UTILIZATION_TOO_HIGH, numbers={name: size * GIB for name, size in sizes.items()})
+    wish = memory_taken(situation(failure, {KV_CACHE_BYTES: "90G"}, bounds=bounds))
+    assert wish is not None
+    assert wish.wish is wanted
+    assert wanted is not Wish.STOP or f"lower --{KV_CACHE_BYTES} to 63.0 GiB or less" in wish.reason
