@@ -315,4 +315,28 @@ VARIANTS = (
             exit_code=0,
         ),
     ),
+    again(
+        Case(
+            "a start that only complains: ended, and again",
+            FailureClass.HANG,
+            host={"fault": "hang-with-hints", "fault_at": "start", "silence_s": 2.5},
+            settings={"engine": {"start_timeout": "2s"}},
+            exit_code=None,
+        ),
+    ),
+    operators(
+        Case(
+            "a fixed pool beyond the device: held",
+            FailureClass.UTILIZATION_TOO_HIGH,
+            ("--kv-cache-memory-bytes", "90G"),
+            held="lower --kv-cache-memory-bytes to 63.02 GiB or less",
+        ),
+    ),
+    again(
+        Case(
+            "memory of the host that the kernel takes back: again",
+            FailureClass.INFRA_FAULT,
+            host={"fault": "process-dies", "fault_at": "start"},
+        ),
+    ),
 )

@@ -154,6 +154,13 @@ FOLLOWING: tuple[Row, ...] = (
     ),
     row(
         "Failed core proc(s)",
+        r"Failed core proc\(s\): \{.*?: (?P<code>-9)\b",
+        "the engine was killed while {doing} (exit code {code}); the kernel does that when the host runs out of memory",
+        FailureClass.INFRA_FAULT,
+        root=False,
+    ),
+    row(
+        "Failed core proc(s)",
         r"Failed core proc\(s\): \{.*?: (?P<code>-\d+)",
         "the engine was ended by a signal while {doing} (exit code {code})",
         FailureClass.INFRA_FAULT,
