@@ -97,7 +97,7 @@ def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, "Future[None]"]]:
     """Run the cases that were chosen, some at a time: each spends most of its time in waits."""
-    chosen = [item.callspec.params["case"] for item in request.session.items if hasattr(item, "callspec")]
+    chosen = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         yield {
             case.name: pool.submit(run_to_its_end, case, tmp_path_factory.mktemp("case"))
