@@ -197,6 +197,18 @@ def test_it_is_read_beside_the_daemon(folder: Path) -> None:
     ledger.close()
 
 
+def test_it_is_read_after_a_killed_daemon(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a killed daemon left in the write-ahead log is read, without the daemon's next start."""
+    ledger = open_ledger(folder, str)
+    ledger.record(recovery(4, NOW_S), NOW_S)
+    left = tmp_path_factory.mktemp("left")
+    for file in folder.glob(f"{LEDGER_NAME}*"):
+        (left / file.name).write_bytes(file.read_bytes())
+    ledger.close()
+    assert (left / f"{LEDGER_NAME}-wal").stat().st_size > 0
+    assert ids(left)[0] == "D4"
+
+
 def newer(folder: Path) -> None:
     """Make the ledger one of a later version."""
     with closing(sqlite3.connect(folder / LEDGER_NAME)) as connection:

@@ -14,7 +14,7 @@ _HELP = {
     "status": "Show what an instance does and why.",
     "history": "Show what was changed, when, why, and what it brought.",
     "explain": "Explain one decision, or why nothing is done now.",
-    "pause": "Let the server as it is for a while.",
+    "pause": "Leave the server as it is for a while.",
     "resume": "End a pause.",
     "restart": "Restart an instance's server, drained.",
     "forget": "Forget what was tried before.",

@@ -1,4 +1,4 @@
-"""`vllmd pause`: let vllmd keep its hands off a server for a while."""
+"""`vllmd pause`: vllmd keeps its hands off a server for a while."""
 
 import click
 
@@ -22,7 +22,7 @@ _USUAL = "8h"
 def pause(
     asked: Asked, length: str | None, reason: str, *, forever: bool, keep_recovery: bool, wants_json: bool
 ) -> None:
-    """Let the server as it is for a while: no change, no restart, also none after a crash (but --keep-recovery).
+    """Leave the server as it is for a while: no change, no restart, also none after a crash (but --keep-recovery).
 
     A start or a drain that runs goes on, and `vllmd restart` still restarts. Asked again it begins anew.
     Exit code 0: paused. 4: the daemon does not answer. 5: it refused. 77: no permission.
