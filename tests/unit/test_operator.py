@@ -6,12 +6,15 @@ from typing import Any
 import click
 import pytest
 
+from house import ARGV, house, settings
 from vllmd.cli.explain import explain
 from vllmd.cli.history import moment
 from vllmd.cli.pause import pause
 from vllmd.errors import ControlError
 from vllmd.model.orders import PAUSE_LIMIT_S, Pause
-from vllmd.operator import read_asked, read_pause
+from vllmd.model.settings import Slo
+from vllmd.operator import operator_commands, read_asked, read_pause
+from vllmd.report.control import Peer
 from vllmd.report.ledger_history import Asked
 
 
@@ -38,6 +41,29 @@ def test_a_wrong_pause_is_refused(request_: dict[str, Any]) -> None:
     """What is no length of time, or too long, is refused with what was found."""
     with pytest.raises(ControlError, match="found"):
         read_pause(request_, 0.0, "anna")
+
+
+def test_a_secret_in_the_reason_goes_nowhere() -> None:
+    """A key of the server's that stands in the reason of a pause is masked before anything hears of it."""
+    built = house(settings(Slo()), (*ARGV, "--api-key", "planted-api-key-1"))
+    built.loop.begin()
+    commands = operator_commands(built.loop, built.clock, lambda: built.told[-1])
+    answer = commands["pause"].answer({"for_s": 60, "reason": "key planted-api-key-1"}, Peer(1, 0, 0))
+    assert answer["paused"]["reason"] == "key ***"
+    assert built.told[-1].pause is not None
+    assert built.told[-1].pause.reason == "key ***"
+
+
+def test_resume_tells_how_long_it_was_paused() -> None:
+    """The end of a pause says how long it lasted; a second end is refused."""
+    built = house(settings(Slo()))
+    built.loop.begin()
+    commands = operator_commands(built.loop, built.clock, lambda: built.told[-1])
+    commands["pause"].answer({"for_s": 60}, Peer(1, 0, 0))
+    built.clock.at_s += 34
+    assert commands["resume"].answer({}, Peer(1, 0, 0))["paused_seconds"] == 34
+    with pytest.raises(ControlError, match="not paused"):
+        commands["resume"].answer({}, Peer(1, 0, 0))
 
 
 def test_a_question_about_the_past_is_read_whole() -> None:
