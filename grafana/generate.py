@@ -26,6 +26,7 @@ STATE_COLOURS: Mapping[str, str] = {
     ServerState.HELD: "red",
     ServerState.STOPPED: "text",
 }
+PAUSE_COLOURS: Mapping[str, str] = {"acting": "green", "paused": "yellow"}
 VERDICT_COLOURS: Mapping[str, str] = {Verdict.MET: "green", Verdict.UNSURE: "yellow", Verdict.SLIPPING: "red"}
 
 
@@ -36,6 +37,7 @@ def numbered(metric: str, label: str, members: Iterable[str], kept: str) -> str:
 
 
 STATE = numbered("vllmd_engine_state", "state", STATE_COLOURS, "name")
+PAUSED = f"1 + vllmd_paused{{{OURS}}}"
 VERDICT = numbered("vllmd_slo_verdict", "verdict", VERDICT_COLOURS, "name, slo")
 
 
@@ -78,7 +80,7 @@ def tiles() -> list[Json]:
 
 
 def states() -> list[Json]:
-    """Return the timelines of the server's state and of the targets' verdicts."""
+    """Return the timelines of the server's state, of the targets' verdicts and of the operator's pauses."""
     return [
         panel(
             "state-timeline",
@@ -95,6 +97,14 @@ def states() -> list[Json]:
             (12, 6),
             [query(VERDICT, "{{name}} {{slo}}")],
             {"mappings": mappings(VERDICT_COLOURS)},
+        ),
+        panel(
+            "state-timeline",
+            "Paused by the operator",
+            "While it is paused vllmd changes and restarts nothing.",
+            (24, 3),
+            [query(PAUSED, "{{name}}")],
+            {"mappings": mappings(PAUSE_COLOURS)},
         ),
     ]
 

@@ -29,7 +29,7 @@ from vllmd.model.status import Status
 from vllmd.observe.child_log import LogFollower, read_for_diagnosis
 from vllmd.observe.gpu import GpuWatch, NvmlReader
 from vllmd.observe.scrape import HttpScraper
-from vllmd.operator import operator_commands
+from vllmd.operator import operator_commands, reading_commands
 from vllmd.report.control import Command, ControlServer, Peer
 from vllmd.report.exporter import Exporter
 from vllmd.report.journal import Journal
@@ -211,7 +211,12 @@ class Daemon:
         self._loop.stop()
 
     def _commands(self) -> dict[str, Command]:
-        return {"status": Command(self._status), **operator_commands(self._loop, self._clock)}
+        told = self._publication.get
+        return {
+            "status": Command(self._status),
+            **reading_commands(self._place.state_dir, self._instance.settings.name, told),
+            **operator_commands(self._loop, self._clock, told),
+        }
 
     def _status(self, _request: Mapping[str, Any], _peer: Peer) -> Mapping[str, Any]:
         status = self._publication.get()

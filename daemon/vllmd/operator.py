@@ -1,25 +1,33 @@
-"""The operator's commands over the control socket: what each may be asked with, and what it does to the loop."""
+"""The operator's commands over the control socket: what each may be asked with, and what it tells or does."""
 
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from vllmd.errors import ControlError
 from vllmd.loop import Loop
 from vllmd.model.masking import plain
-from vllmd.model.orders import Pause
+from vllmd.model.orders import PAUSE_LIMIT_S, Pause
+from vllmd.model.status import Status
 from vllmd.ports import Clock
 from vllmd.report.control import Command, Peer
+from vllmd.report.history_json import explanation, history
+from vllmd.report.ledger_file import LedgerError
+from vllmd.report.ledger_history import LIMIT, Asked
+from vllmd.report.status_json import pause_document, status_document
 
-PAUSE_LIMIT_S = 30 * 86400.0  # a longer pause is a decision against vllmd: stop it, or pause it without an end
 _REASON_CHARS = 200
 
 Request = Mapping[str, Any]
 Answer = Mapping[str, Any]
 
 
-def operator_commands(loop: Loop, clock: Clock) -> dict[str, Command]:
-    """Return the commands that change something, by name."""
+def operator_commands(loop: Loop, clock: Clock, told: Callable[[], Status | None]) -> dict[str, Command]:
+    """Return the commands that change something, by name; `told` returns the last status."""
 
     def restart(_request: Request, _peer: Peer) -> Answer:
         change = loop.restart()
@@ -28,14 +36,18 @@ def operator_commands(loop: Loop, clock: Clock) -> dict[str, Command]:
         return {"id": change.id, "message": loop.supervisor.life.message}
 
     def pause(request: Request, peer: Peer) -> Answer:
-        order = read_pause(request, clock.now_s(), _name_of(peer))
+        asked = read_pause(request, clock.now_s(), _name_of(peer))
+        order = replace(asked, reason=loop.supervisor.instance.masker.mask(asked.reason))
         loop.pause(order)
-        return {"until_s": order.until_s, "by": order.by, "state": loop.supervisor.life.state.value}
+        return {"paused": pause_document(order), "state": loop.supervisor.life.state.value}
 
     def resume(_request: Request, peer: Peer) -> Answer:
+        before = told()
         if not loop.resume(_name_of(peer)):
             raise ControlError("it is not paused")
-        return {"state": loop.supervisor.life.state.value, "message": loop.supervisor.life.message}
+        pause, life = before.pause if before else None, loop.supervisor.life
+        paused_s = None if pause is None else clock.now_s() - pause.at_s
+        return {"state": life.state.value, "message": life.message, "paused_seconds": paused_s}
 
     def forget(_request: Request, peer: Peer) -> Answer:
         loop.forget(_name_of(peer))
@@ -43,6 +55,40 @@ def operator_commands(loop: Loop, clock: Clock) -> dict[str, Command]:
 
     commands = {"restart": restart, "pause": pause, "resume": resume, "forget": forget}
     return {name: Command(answer, changing=True) for name, answer in commands.items()}
+
+
+def reading_commands(folder: Path, name: str, told: Callable[[], Status | None]) -> dict[str, Command]:
+    """Return the commands that only read the past, by name: from the ledger of this state folder."""
+
+    def read_history(request: Request, _peer: Peer) -> Answer:
+        return _from_ledger(lambda: history(folder, name, read_asked(request)))
+
+    def read_explanation(request: Request, _peer: Peer) -> Answer:
+        status, decision_id = told(), request.get("id")
+        if not (decision_id is None or isinstance(decision_id, str)):
+            raise ControlError(f"id: found {decision_id!r}, wanted a decision's id, or null")
+        return _from_ledger(lambda: explanation(folder, name, decision_id, status_document(status) if status else {}))
+
+    return {"history": Command(read_history), "explain": Command(read_explanation)}
+
+
+def read_asked(request: Request) -> Asked:
+    """Return which decisions are asked for. ControlError if it is wrong."""
+    try:
+        asked = msgspec.convert({key: value for key, value in request.items() if key != "command"}, Asked)
+    except msgspec.ValidationError as error:
+        raise ControlError(f"history: {error}") from error
+    if not 1 <= asked.limit <= LIMIT:
+        raise ControlError(f"limit: found {asked.limit}, wanted 1 to {LIMIT}")
+    return asked
+
+
+def _from_ledger(read: Callable[[], Answer]) -> Answer:
+    """Return what the ledger says. ControlError if it cannot be read."""
+    try:
+        return read()
+    except (LedgerError, PermissionError) as error:
+        raise ControlError(str(error)) from error
 
 
 def read_pause(request: Request, now_s: float, by: str) -> Pause:

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from examples import NOW_S, example_change, example_status, starting_status
 from vllmd.errors import VllmdError
 from vllmd.model.decision import Effect, HoldReason, Verification
+from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.snapshot import Gpu, GpuProcess
 from vllmd.model.status import DecisionRecord, FlagStatus, StartFacts, Status
@@ -72,6 +73,14 @@ def test_ages_are_those_of_the_scrape() -> None:
     found = series(example_status(), now_s=NOW_S + 100)
     assert value(found, "data_age_seconds") == pytest.approx(104)
     assert value(found, "engine_state_seconds") == pytest.approx(1800)
+
+
+def test_a_pause_has_its_beginning() -> None:
+    """A pause is 1 with the time it began; without one the time is absent."""
+    found = series(example_status(pause=Pause(NOW_S - 60, None, "root")))
+    assert (value(found, "paused"), value(found, "paused_since_timestamp_seconds")) == (1, NOW_S - 60)
+    found = series(example_status())
+    assert (value(found, "paused"), value(found, "paused_since_timestamp_seconds")) == (0, None)
 
 
 def test_target_has_bounds_share_and_verdict() -> None:

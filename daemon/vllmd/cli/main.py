@@ -7,12 +7,17 @@ import click
 
 from vllmd import __version__
 
-_COMMANDS = ("run", "check", "status", "restart", "diagnose")
+_COMMANDS = ("run", "check", "status", "history", "explain", "pause", "resume", "restart", "forget", "diagnose")
 _HELP = {
     "run": "Keep one `vllm serve` alive, inside its memory and its latency targets.",
     "check": "Check an instance's configuration.",
     "status": "Show what an instance does and why.",
+    "history": "Show what was changed, when, why, and what it brought.",
+    "explain": "Explain one decision, or why nothing is done now.",
+    "pause": "Leave the server as it is for a while.",
+    "resume": "End a pause.",
     "restart": "Restart an instance's server, drained.",
+    "forget": "Forget what was tried before.",
     "diagnose": "Say what failed in a log of vLLM, and what helps.",
 }
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+PAUSE_LIMIT_S = 30 * 86400.0  # a longer pause is a decision against vllmd: stop it, or pause it without an end
+
 
 @dataclass(frozen=True, slots=True)
 class Pause:

@@ -1,20 +1,24 @@
 """What to type next, from an instance's status. Only commands that exist."""
 
-from vllmd.report.reading import Fields, number, part, text
+from vllmd.report.reading import Fields, number, part, parts, text
 
 
 def next_steps(instance: Fields, name: str, *, live: bool, denied: bool = False) -> tuple[str, ...]:
     """Return one or two lines, each with a command; `live` says whether the daemon answered.
 
-    In this order: no permission, a dead daemon, a server that is held, one that is on its way, an advice, all well.
+    In this order: no permission, a dead daemon, a pause, a server that is held, one that is on its way, an advice, all
+    well.
     """
     if denied:
         return (f"`sudo vllmd status {name}`, or join the group of the control socket",)
     if not live:
         return _daemon_is_dead(name)
+    if part(instance, "paused") and instance.get("state") != "stopped":
+        return (f"`vllmd resume {name}` to end the pause", f"`vllmd history {name}` for all changes")
     match instance.get("state"):
         case "held" | "stopped":
-            return (*_log(instance), f"`vllmd restart {name}` once the cause is gone")
+            why = f"`vllmd explain {name}` for why"
+            return (*_log(instance), f"{why}, `vllmd restart {name}` once the cause is gone")
         case "serving":
             return _serving(instance, name)
         case _:
@@ -25,14 +29,16 @@ def _daemon_is_dead(name: str) -> tuple[str, ...]:
     """Return how to get the daemon back."""
     return (
         f"`systemctl status vllmd@{name}` where it is a service, else start `vllmd run` again",
-        f"`vllmd status {name} --json` for all that was told last",
+        f"`vllmd history {name}` for all changes, `vllmd status {name} --json` for all that was told last",
     )
 
 
 def _serving(instance: Fields, name: str) -> tuple[str, ...]:
     """Return the steps for a server that serves."""
     last = part(instance, "last_decision")
-    everything = f"`vllmd status {name} --json` for every decision and its numbers"
+    changed = [text(change, "id") for change in parts(instance, "decisions")]
+    reasons = f"`vllmd explain {changed[-1]} {name}` for the reasoning, " if changed else ""
+    everything = f"{reasons}`vllmd history {name}` for all changes"
     if last.get("action") == "advise":
         domain = text(last, "domain", "latency")
         return (f'set mode.{domain} = "active" and start vllmd again to let it act on {text(last, "id")}', everything)

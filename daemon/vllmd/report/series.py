@@ -62,6 +62,12 @@ def _about(status: Status, now_s: float) -> Iterator[Metric]:
     yield _gauge("start_expected_seconds", "Time that a start usually takes.", name, [({}, status.expected_start_s)])
     yield _gauge("data_age_seconds", "Age of the newest metrics of the server.", name, [({}, age_s)])
     yield _counter("reading_errors", "Readings that a bug in vllmd spoilt.", name, [({}, status.errors)])
+    pause = status.pause
+    yield _gauge(
+        "paused", "Whether the operator paused it: no change, no restart.", name, [({}, int(pause is not None))]
+    )
+    since_s = None if pause is None else pause.at_s
+    yield _gauge("paused_since_timestamp_seconds", "Unix time when the pause began.", name, [({}, since_s)])
     missing = "Metrics that vllmd reads and the server does not export."
     yield _gauge("expected_metrics_missing", missing, name, [({}, len(status.missing_metrics))])
 

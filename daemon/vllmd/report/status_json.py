@@ -10,6 +10,7 @@ from typing import Any
 from vllmd.model.decision import Assessment, Change, Hold, Outcome, TargetAssessment, Verdict, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import show_value
+from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, StartFacts, Status
 from vllmd.report.gpu_memory import gpu_document
@@ -47,13 +48,14 @@ def health(status: Status) -> str:
 
 
 def degraded(status: Status) -> bool:
-    """Whether something is wrong with a server that may well serve: a target, the breaker, or blindness."""
+    """Whether something is wrong with a server that may well serve: a target, the breaker, blindness, or a pause."""
     slipping = status.assessment is not None and any(t.verdict is Verdict.SLIPPING for t in status.assessment.now)
     age_s = _age_s(status)
     if age_s is None and status.state is ServerState.SERVING:
         age_s = status.at_s - status.since_s  # never read since it serves
     stale = age_s is not None and age_s > STALE_AFTER_S
-    return slipping or stale or status.budget.breaker_open or bool(status.missing_metrics) or status.problem is not None
+    hindered = status.budget.breaker_open or status.pause is not None or status.problem is not None
+    return slipping or stale or hindered or bool(status.missing_metrics)
 
 
 def _instance(status: Status) -> Document:
@@ -65,6 +67,7 @@ def _instance(status: Status) -> Document:
         "degraded": degraded(status),
         "mode": {"memory": status.modes.memory.value, "latency": status.modes.latency.value},
         "message": status.message,
+        "paused": None if status.pause is None else pause_document(status.pause),
         "problem": status.problem,
         "generation": status.generation,
         "pid": status.pid,
@@ -83,12 +86,23 @@ def _instance(status: Status) -> Document:
         "budget": _budget(status.budget),
         "data": {"age_seconds": _age_s(status), "missing_metrics": list(status.missing_metrics)},
         "last_decision": _last_decision(status),
-        "decisions": [_decision(status.name, record) for record in status.decisions],
-        "last_failure": _failure(status.last_failure, status.failure_log),
+        "decisions": [decision_document(status.name, record) for record in status.decisions],
+        "last_failure": failure_document(status.last_failure, status.failure_log),
         "log": status.log_path,
         "outage_seconds": dict(status.outage_s),
         "launches": dict(status.launches),
         "holds": dict(status.suppressed),
+    }
+
+
+def pause_document(pause: Pause) -> Document:
+    """Return a pause; a null end is that of `vllmd resume`."""
+    return {
+        "since": rfc3339(pause.at_s),
+        "until": None if pause.until_s is None else rfc3339(pause.until_s),
+        "by": pause.by,
+        "reason": pause.reason or None,
+        "keep_recovery": pause.keeps_recovery,
     }
 
 
@@ -177,13 +191,13 @@ def _last_decision(status: Status) -> Document | None:
         case None:
             return None
         case Hold() as hold:
-            return _hold(status.name, hold)
+            return hold_document(status.name, hold)
         case Change() as change:
             known = (r for r in reversed(status.decisions) if r.change.id == change.id)
-            return _decision(status.name, next(known, DecisionRecord(change)))
+            return decision_document(status.name, next(known, DecisionRecord(change)))
 
 
-def _hold(instance: str, hold: Hold) -> Document:
+def hold_document(instance: str, hold: Hold) -> Document:
     """Return the decision to do nothing."""
     return {
         "id": None,
@@ -198,7 +212,7 @@ def _hold(instance: str, hold: Hold) -> Document:
     }
 
 
-def _decision(instance: str, record: DecisionRecord) -> Document:
+def decision_document(instance: str, record: DecisionRecord) -> Document:
     """Return a change with its outcome and verification; null where there is none yet."""
     change, outcome = record.change, record.outcome
     return {
@@ -238,7 +252,7 @@ def _verification(found: Verification | None) -> Document | None:
     }
 
 
-def _failure(failure: Failure | None, log: str | None) -> Document | None:
+def failure_document(failure: Failure | None, log: str | None) -> Document | None:
     """Return the last diagnosed end of a launch, and its log."""
     if failure is None:
         return None

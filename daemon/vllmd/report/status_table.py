@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from vllmd.report.drawing import Look, Row, Style, columns, labelled
 from vllmd.report.next_step import next_steps
+from vllmd.report.pause_text import paused_mark
 from vllmd.report.reading import Fields, part, parts, text, whole
 from vllmd.report.status_text import Seen, headline
 
@@ -76,8 +77,10 @@ def _note(seen: Seen, look: Look) -> list[Row]:
     glyph, style = look.glyph(_health(seen))
     told = f"{headline(seen.instance)}: {text(seen.instance, 'message')}" if seen.live else seen.problem
     first: Row = [(f"{glyph} {seen.name}  ", style), (told, Style.PLAIN)]
+    pause = part(seen.instance, "paused") if seen.live else {}
+    paused: list[Row] = [[("  ", Style.PLAIN), paused_mark(pause, look)]] if pause else []
     failure = part(seen.instance, "last_failure")
     past = text(seen.instance, "state") in {"serving", "stopped"}
     cause = [] if past or not failure else labelled("cause", text(failure, "summary"))
     steps = next_steps(seen.instance, seen.name, live=seen.live, denied=seen.denied)
-    return [first, *cause, *(row for step in steps[:1] for row in labelled("next", step))]
+    return [first, *paused, *cause, *(row for step in steps[:1] for row in labelled("next", step))]

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from vllmd.report.drawing import Look, Row, Style, clock, duration, labelled
 from vllmd.report.next_step import next_steps
+from vllmd.report.pause_text import paused_mark
 from vllmd.report.reading import Fields, age_s, part, parts, text, when, whole
 from vllmd.report.status_blocks import body
 
@@ -68,6 +69,9 @@ def _head(seen: Seen, look: Look, now: datetime | None) -> list[Row]:
         silent = "" if now is None or told_at is None else f", {duration((now - told_at).total_seconds())} ago"
         told = f"vllmd is not running; last seen {clock(told_at)}{silent} ({seen.problem})"
         rows += labelled("Daemon", told, Style.BAD)
+    paused = part(instance, "paused")
+    if paused:
+        rows.append([("  ", Style.PLAIN), paused_mark(paused, look)])
     rows.append([(f"  {_process(instance, told_at)}", Style.PLAIN)])
     rows.append([(f"  {text(instance, 'model', 'model not known yet')}", Style.PLAIN)])
     return rows + labelled("Now", text(instance, "message"))

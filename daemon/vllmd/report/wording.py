@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from vllmd.model.decision import Change
 from vllmd.model.flags import show_value
 
+_GIB = 2**30
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -30,3 +32,12 @@ def change_text(change: Change) -> str:
 def rfc3339(at_s: float) -> str:
     """Return unix seconds as RFC 3339 in UTC, whole seconds."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def quantity(name: str, value: float) -> str:
+    """Return a number of a decision behind its name; the name's end is its unit: "free 12.5 GiB"."""
+    if name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes')} {value / _GIB:.1f} GiB"
+    if name.endswith("_s"):
+        return f"{name.removesuffix('_s')} {value:g} s"
+    return f"{name} {value:.6g}"
