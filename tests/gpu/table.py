@@ -9,7 +9,8 @@ _HEAD = """# Memory failures on a real GPU
 
 One NVIDIA H200 (139.8 GiB), vLLM 0.26.0, Llama shapes with random weights, `--enforce-eager`. Made by
 `python -m gpu OUT MODELS` on the GPU host and `python -m gpu.table OUT/results.json` (tests/gpu). "Took" is from
-`vllmd run` to serving, the failed launch and its successor together; of an OOM while serving, from the first long prompt.
+`vllmd run` to serving, the failed launch and its successor together; after an OOM while serving, from the first long
+prompt.
 
 | failure | class | change | launches | ends | took |
 |---|---|---|---|---|---|
