@@ -10,6 +10,7 @@ from vllmd.decide.numbers import GIB, show_bytes
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import UTILIZATION, parse_number
+from vllmd.model.server import Phase
 from vllmd_policies.memory_arithmetic import CPU_SPACE, lowered_utilization, may_move, on_cpu, proposal, show
 
 _JOBS = "MAX_JOBS"
@@ -32,6 +33,7 @@ def host_oom(situation: Situation) -> Proposal | None:
         _smaller_tier(situation, failure)
         or _halved(situation, failure)
         or _smaller_pool(situation, failure)
+        or _once_more(situation, failure)
         or _stop(situation, failure)
     )
 
@@ -93,6 +95,15 @@ def _smaller_pool(situation: Situation, failure: Failure) -> Proposal | None:
         return None
     reason = f"{failure.summary}; {UTILIZATION} -> {show(target)}, since the pool lies in the same memory"
     return proposal("host_oom", failure, Wish.CHANGE_FLAGS, reason, {UTILIZATION: show(target)})
+
+
+def _once_more(situation: Situation, failure: Failure) -> Proposal | None:
+    """Start a server again that had served: a peak of the host's memory may be over. A few times, then it is not."""
+    served = failure.phase is Phase.SERVING and situation.supervised
+    if not served or situation.repeats >= situation.thresholds.patience:
+        return None
+    reason = f"{failure.summary}; no flag helps, so it is started again as it was"
+    return proposal("host_oom", failure, Wish.WAIT_THEN_RETRY, reason)
 
 
 def _stop(situation: Situation, failure: Failure) -> Proposal:

@@ -8,8 +8,9 @@ from fakes import MemoryLedger, reading
 from house import House, house, settings
 from unit.test_loop import NO_POOL, RUNTIME_OOM, changes
 from vllmd.model.decision import Action, Effect, Hold, HoldReason, Verification
+from vllmd.model.failure import FailureClass
 from vllmd.model.orders import Pause
-from vllmd.model.server import ServerState
+from vllmd.model.server import Exited, ServerState
 from vllmd.model.settings import Budget, Mode, Modes, Settings, Slo
 from vllmd.model.tried import Good
 
@@ -201,3 +202,17 @@ def test_the_operators_restart_is_carried_out_in_a_pause() -> None:
     built.ready()
     serve_for(built, 7200)
     assert built.state == ServerState.SERVING
+
+
+def test_a_kill_that_the_kernel_counted_is_no_fault_of_the_flags() -> None:
+    """Nothing was printed; the count says why the engine is gone, and no flag of the GPU's memory moves."""
+    built = begun()
+    launch = built.server.ended()
+    built.log[:] = ["INFO:     Application startup complete."]
+    built.loop.on_event(Exited(launch, -9, asked=False, oom_kills=1))
+    failure = built.told[-1].last_failure
+    assert failure is not None
+    assert failure.kind is FailureClass.HOST_OOM
+    assert built.flags[UTILIZATION] == "0.9"
+    assert changes(built)[-1].action is Action.RETRY
+    assert built.state == ServerState.BACKOFF

@@ -20,6 +20,7 @@ from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
 from vllmd.model.server import Exited, Launch, LaunchRefused, Ready, ServerEvent, Spawned, StartStalled
+from vllmd.observe.cgroup import oom_kills
 from vllmd.observe.processes import listeners, session_members, signal_process, socket_owners
 from vllmd.ports import Clock, GpuReader
 
@@ -114,6 +115,7 @@ class ServerProcess:
         if self._stopping.is_set():
             await self._events.put(Exited(launch.generation, None, asked=True))
             return
+        before = oom_kills()
         try:
             self._child = child = self._spawn(launch)
         except OSError as error:
@@ -125,7 +127,8 @@ class ServerProcess:
         await self.session.clear()
         code = child.poll()
         self.session.reap(child.pid)
-        await self._events.put(stalled or Exited(launch.generation, code, asked=self._stopping.is_set()))
+        killed = None if before is None else max(0, (oom_kills() or 0) - before)
+        await self._events.put(stalled or Exited(launch.generation, code, self._stopping.is_set(), killed))
 
     # Before the spawn
 

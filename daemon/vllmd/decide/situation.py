@@ -28,7 +28,11 @@ def end_of(
         phase=phase,
         flags=flags,
         version=instance.catalogue.version,
-        host=replace(host_facts_of(snapshot), stop_requested=False),
+        host=replace(
+            host_facts_of(snapshot),
+            stop_requested=False,
+            cgroup_oom_kill=event.oom_kills if isinstance(event, Exited) else None,
+        ),
     )
 
 

@@ -74,11 +74,16 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The leader of a launch ended. `exit_code` is negative for a signal, None if it cannot be known."""
+    """The leader of a launch ended. `exit_code` is negative for a signal, None if it cannot be known.
+
+    `oom_kills` are processes that the kernel killed for want of memory while it lived, in the cgroup that it shares
+    with vllmd; None where the kernel does not count.
+    """
 
     generation: int
     exit_code: int | None
     asked: bool  # we asked for this end
+    oom_kills: int | None = field(default=None, compare=False)  # of the cgroup, which others may share
 
 
 @dataclass(frozen=True, slots=True)
