@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from vllmd.act.launch_logs import log_path, open_log
 from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
+from vllmd.act.spawn import spawn
+from vllmd.model.server import Exited, Launch, LaunchRefused, ProcessId, Ready, ServerEvent, Spawned, StartStalled
 from vllmd.model.server import Exited, Launch, LaunchRefused, Ready, ServerEvent, Spawned, StartStalled
 from vllmd.observe.cgroup import oom_kills
 from vllmd.observe.processes import listeners, session_members, signal_process, socket_owners
@@ -117,12 +120,13 @@ class ServerProcess:
             return
         before = oom_kills()
         try:
-            self._child = child = self._spawn(launch)
+            self._child, leader = await self._spawn(launch)
         except OSError as error:
             reason = f"{launch.argv[0]} cannot be started: {error.strerror}"
             await self._events.put(LaunchRefused(launch.generation, "spawn-failed", reason))
             return
-        await self._events.put(Spawned(launch.generation, self.session.begin(launch.generation, child.pid)))
+        child = self._child
+        await self._events.put(Spawned(launch.generation, leader))
         stalled = await self._until_end(launch, child)
         await self.session.clear()
         code = child.poll()
@@ -181,17 +185,11 @@ class ServerProcess:
 
     # From the spawn to the end
 
-    def _spawn(self, launch: Launch) -> "subprocess.Popen[bytes]":
+    async def _spawn(self, launch: Launch) -> tuple["subprocess.Popen[bytes]", ProcessId]:
         output = open_log(self._launcher.log_dir, launch.generation, self._launcher.keep_logs)
         try:
-            return subprocess.Popen(
-                launch.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._launcher.environment,
-                start_new_session=True,
-            )
+            record = partial(self.session.begin, launch.generation)
+            return await spawn(launch.argv, self._launcher.environment, output, record)
         finally:
             os.close(output)
 
