@@ -143,6 +143,7 @@ def test_a_missing_model_is_held_after_one_launch(tmp_path: Path) -> None:
     with running(tmp_path, serve(free_port(), model="/srv/no-such-model"), environ=host()) as daemon:
         instance = daemon.wait(lambda i: i["state"] == "held", "held", LIMIT_S)
         assert instance["generation"] == 1
+        assert instance["pid"] is None  # its process has ended
         assert instance["last_failure"]["class"] == "model-access"
         assert "/srv/no-such-model" in instance["message"]
 

@@ -47,7 +47,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         message=mask.mask(life.message),
         modes=instance.settings.modes,
         generation=life.launch.generation if life.launch else None,
-        pid=life.launch.leader.pid if life.launch and life.launch.leader else None,
+        pid=life.launch.leader.pid if life.launch and life.launch.leader and life.state in ALIVE else None,
         url=instance.url,
         model=mask.mask(instance.command.model) if instance.command.model else None,
         vllm_version=instance.catalogue.version,
