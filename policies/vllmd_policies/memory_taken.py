@@ -179,6 +179,11 @@ def _smaller_space(situation: Situation, failure: Failure) -> Proposal | None:
 
 def _stop_fixed(situation: Situation, failure: Failure) -> Proposal:
     """Say which size the operator must lower, and to what."""
-    name = f"--{KV_CACHE_BYTES}" if KV_CACHE_BYTES in situation.flags else CPU_SPACE
-    room = show_bytes(max(0.0, failure.numbers.get("free_bytes", 0.0) - situation.thresholds.margin_bytes))
-    return proposal("memory_taken", failure, Wish.STOP, f"{failure.summary}; lower {name} to {room} or less")
+    room_bytes = max(0.0, failure.numbers.get("free_bytes", 0.0) - situation.thresholds.margin_bytes)
+    if KV_CACHE_BYTES in situation.flags:
+        advice = f"lower --{KV_CACHE_BYTES} to {show_bytes(room_bytes)} or less"
+    elif room_bytes >= GIB:
+        advice = f"lower {CPU_SPACE} to {room_bytes // GIB:.0f} or less"  # whole GiB: vLLM takes no others (envs.py)
+    else:
+        advice = f"unset {CPU_SPACE}"
+    return proposal("memory_taken", failure, Wish.STOP, f"{failure.summary}; {advice}")

@@ -19,7 +19,7 @@ OPERATORS_OWN = {
     "h200-vllm-0.26.0/unknown-flag.log": "--num-scheduler-steps 8; remove it",
     "cpu-vllm-0.32.0/fail-unknown-flag.log": "--no-such-flag; remove it",
     "cpu-vllm-0.32.0/fail-gpu-util-0.99.log": "VLLM_CPU_KVCACHE_SPACE fixes the pool: unset it, or raise it",
-    "cpu-vllm-0.32.0/fail-kvspace-100GB.log": "lower VLLM_CPU_KVCACHE_SPACE to 13.2 GiB or less",
+    "cpu-vllm-0.32.0/fail-kvspace-100GB.log": "lower VLLM_CPU_KVCACHE_SPACE to 13 or less",
 }
 
 

@@ -81,6 +81,19 @@ def test_a_pool_of_fixed_size_shrinks_where_the_operator_allows_it() -> None:
     assert "lower --kv-cache-memory-bytes to 13.2 GiB or less" in stop.reason
 
 
+@pytest.mark.parametrize(
+    ("free_gib", "advice"),
+    [(6.49, "lower VLLM_CPU_KVCACHE_SPACE to 6 or less"), (1.2, "unset VLLM_CPU_KVCACHE_SPACE")],
+)
+def test_the_variable_of_the_cpu_backend_is_told_in_whole_gib(free_gib: float, advice: str) -> None:
+    """VLLM_CPU_KVCACHE_SPACE=6.24 would end the next start; less than one GiB cannot be said with it."""
+    numbers = {"free_bytes": free_gib * GIB, "pool_bytes": 100.0 * GIB}
+    stop = memory_taken(situation(failure_of(FailureClass.UTILIZATION_TOO_HIGH, numbers=numbers)))
+    assert stop is not None
+    assert stop.wish is Wish.STOP
+    assert stop.reason.endswith(advice)
+
+
 def test_no_more_than_the_bound_is_asked_for() -> None:
     """What is free may be more than the operator allows."""
     wish = memory_taken(situation(taken(75.0, 79.18, 78.4), {UTILIZATION: "0.99"}, bounds={UTILIZATION: (0.5, 0.9)}))
