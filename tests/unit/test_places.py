@@ -97,7 +97,7 @@ def test_found_instances_are_those_that_left_a_trace(tmp_path: Path) -> None:
 
 def test_own_place_is_the_default(tmp_path: Path) -> None:
     """Where nothing is found, the instance is looked for in the caller's own place."""
-    assert find("nowhere-at-all", user(tmp_path)) == places("nowhere-at-all", user(tmp_path))
+    assert find("nowhere", user(tmp_path)) == places("nowhere", user(tmp_path))
 
 
 def test_named_instance_is_the_only_one(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
 from vllmd.act.spawn import spawn
 from vllmd.model.server import Exited, Launch, LaunchRefused, ProcessId, Ready, ServerEvent, Spawned, StartStalled
-from vllmd.model.server import Exited, Launch, LaunchRefused, Ready, ServerEvent, Spawned, StartStalled
 from vllmd.observe.cgroup import oom_kills
 from vllmd.observe.processes import listeners, session_members, signal_process, socket_owners
 from vllmd.ports import Clock, GpuReader
