@@ -38,10 +38,9 @@ from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.instance import Instance
 from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Exited, LaunchRefused, Ready, ServerEvent, ServerState, Spawned, StartStalled
-from vllmd.model.settings import Mode
 from vllmd.model.snapshot import Snapshot, Window
 from vllmd.model.status import Status
-from vllmd.past import Past, good_before
+from vllmd.past import Past, good_before, moved_by_recoveries
 from vllmd.ports import Clock
 from vllmd.report.compose import View, compose
 from vllmd.report.journal import Journal
@@ -145,24 +144,13 @@ class Loop:
 
     def _remembered_change(self) -> Change | None:
         """Return the change from the baseline to the last good flags, None where the baseline is to be launched."""
-        baseline = self._instance.baseline
-        found = good_before(self._journal, self.supervisor.fingerprint, baseline, self._free_bytes())
-        if found is None:
-            return None
-        tried, changes = found
-        kept = {name: value for name, value in changes.items() if self._mode_of(name) is Mode.ACTIVE}
-        reason = f"generation {tried.launch.generation} served with these flags"
-        wish = Proposal("last_good", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, kept, trigger="first")
-        allowed = allow(wish, self._gate_facts())
-        if isinstance(allowed, Hold):
+        baseline, modes = self._instance.baseline, self._instance.settings.modes
+        wish = good_before(self._journal, self.supervisor.fingerprint, baseline, modes, self._free_bytes())
+        allowed = allow(wish, self._gate_facts()) if wish is not None else None
+        if not isinstance(allowed, Proposal):
             return None
         after = baseline.changed(allowed.changes)
         return self._journal.change(Change("", self._now_s, Action.REMEMBER, allowed, baseline, after))
-
-    def _mode_of(self, name: str) -> Mode:
-        """Return the mode of the domain for which a flag was moved."""
-        modes = self._instance.settings.modes
-        return modes.latency if self._journal.domain_of(name) is Domain.LATENCY else modes.memory
 
     # Serving: assessment → decision → plan
 
@@ -337,7 +325,6 @@ class Loop:
     def _situation(self, failure: Failure | None = None, assessment: Assessment | None = None) -> Situation:
         supervisor, budget = self.supervisor, self._instance.settings.budget
         served_s = self._now_s - supervisor.life.since_s if supervisor.life.state is ServerState.SERVING else 0.0
-        moved = supervisor.flags.differences(self._instance.baseline)
         return situation_of(
             self._instance,
             supervisor.flags,
@@ -348,7 +335,7 @@ class Loop:
             repeats=self._past.repeats(failure.kind) if failure is not None else 0,
             too_low=self._past.too_low,
             quiet=budget.step_back_after_s <= served_s and failure is None,
-            recovered=frozenset(n for n in moved if self._journal.domain_of(n) is not Domain.LATENCY),
+            recovered=moved_by_recoveries(self._journal, supervisor.flags, self._instance.baseline),
         )
 
     def _gate_facts(self) -> GateFacts:

@@ -1,14 +1,15 @@
 """The past: what the loop remembers between ticks, and what earlier daemons left in the ledger."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from vllmd.decide.bans import bans_of, last_good
 from vllmd.decide.recover import CrashRecord
+from vllmd.model.decision import Change, Domain, Proposal, Wish
 from vllmd.model.failure import OF_FLAGS, Failure, FailureClass
 from vllmd.model.flags import UTILIZATION, Flags, FlagValue
-from vllmd.model.tried import Ban, Tried
+from vllmd.model.settings import Mode, Modes
+from vllmd.model.tried import Ban
 from vllmd.report.journal import Journal
 
 _DAY_S = 86400.0
@@ -68,10 +69,35 @@ class Past:
 
 
 def good_before(
-    journal: Journal, fingerprint: str, baseline: Flags, free_bytes: float | None
-) -> tuple[Tried, Mapping[str, FlagValue | None]] | None:
-    """Return the last good launch of this baseline that is not banned, and what it changes; None if there is none."""
-    return last_good(journal.tried(fingerprint), journal.masked(baseline), free_bytes)
+    journal: Journal, fingerprint: str, baseline: Flags, modes: Modes, free_bytes: float | None
+) -> Proposal | None:
+    """Return the wish to begin with the last good flags of this baseline; None if they are the baseline's.
+
+    Only what vllmd may still move by itself: a flag moved for a latency target needs that mode to be active, too.
+    """
+    found = last_good(journal.tried(fingerprint), journal.masked(baseline), free_bytes)
+    if found is None:
+        return None
+    tried, changes = found
+    may = {Domain.LATENCY: modes.latency is Mode.ACTIVE, Domain.MEMORY: modes.memory is Mode.ACTIVE}
+    kept = {name: value for name, value in changes.items() if may.get(_domain(journal.mover_of(name)), False)}
+    reason = f"generation {tried.launch.generation} served with these flags"
+    return Proposal("last_good", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, kept, trigger="first") if kept else None
+
+
+def moved_by_recoveries(journal: Journal, flags: Flags, baseline: Flags) -> dict[str, str]:
+    """Return the flags that a recovery moved off the baseline, each with the class of failure that it answered."""
+    movers = {name: journal.mover_of(name) for name in flags.differences(baseline)}
+    return {
+        name: mover.proposal.trigger if mover is not None else ""
+        for name, mover in movers.items()
+        if _domain(mover) is Domain.MEMORY
+    }
+
+
+def _domain(mover: Change | None) -> Domain:
+    """Return why a flag was moved; what is too long ago to be remembered counts as memory's."""
+    return Domain.MEMORY if mover is None else mover.proposal.domain
 
 
 def _unmasked(flags: Flags, shown: Flags, baseline: Flags) -> Flags:

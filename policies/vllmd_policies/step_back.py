@@ -1,10 +1,12 @@
 """Nothing failed for long: one step of what a recovery moved goes back towards the operator's baseline.
 
-First what costs latency (no graphs, few of them), then what costs throughput, and the utilization last and by half of
-its way: it is what an OOM depends on most.
+First what costs latency (no graphs, few of them), then what costs throughput, and a lowered utilization last and by
+half of its way: it is what an OOM depends on most.
 """
 
+from vllmd.decide.vllm_defaults import default_utilization
 from vllmd.model.decision import Domain, Proposal, Situation, Wish
+from vllmd.model.failure import FailureClass
 from vllmd.model.flags import (
     BATCHED_TOKENS,
     CAPTURE_SIZE,
@@ -15,7 +17,7 @@ from vllmd.model.flags import (
     FlagValue,
     show_value,
 )
-from vllmd_policies.memory_arithmetic import DEFAULT_UTILIZATION, round_down, round_up, show
+from vllmd_policies.memory_arithmetic import round_down, show
 
 _ORDER = (ENFORCE_EAGER, CAPTURE_SIZE, MAX_MODEL_LEN, MAX_NUM_SEQS, BATCHED_TOKENS, UTILIZATION)
 
@@ -27,7 +29,7 @@ def step_back(situation: Situation) -> Proposal | None:
     moved = [name for name in _ORDER if name in situation.recovered]
     differing = situation.flags.differences(situation.baseline)
     for name in (name for name in moved if name in differing):
-        value = _halfway(situation) if name == UTILIZATION else situation.baseline.get(name)
+        value = _utilization(situation) if name == UTILIZATION else situation.baseline.get(name)
         present = situation.flags.get(name)
         if value == present:
             continue
@@ -39,15 +41,16 @@ def step_back(situation: Situation) -> Proposal | None:
     return None
 
 
-def _halfway(situation: Situation) -> FlagValue | None:
-    """Return the utilization half of the way back, at least one step; the baseline's own text at the end."""
-    present = situation.flags.number(UTILIZATION)
+def _utilization(situation: Situation) -> FlagValue | None:
+    """Return the utilization half of the way back up, at least one step; the baseline's own text at the end.
+
+    The whole way where only a neighbour's memory took it down. One that was raised stays: going down gives nothing.
+    """
+    present, own = situation.flags.number(UTILIZATION), situation.baseline.get(UTILIZATION)
     baseline = situation.baseline.number(UTILIZATION)
-    wanted = DEFAULT_UTILIZATION if baseline is None else baseline
-    if present is None:
+    wanted = default_utilization(situation.version) if baseline is None else baseline
+    if present is None or wanted < present:
         return situation.flags.get(UTILIZATION)
     step = situation.thresholds.least_step
-    if abs(wanted - present) <= 2 * step:
-        return situation.baseline.get(UTILIZATION)
-    middle = (present + wanted) / 2
-    return show(round_down(middle, step) if wanted > present else round_up(middle, step))
+    taken = situation.recovered[UTILIZATION] == FailureClass.GPU_MEMORY_TAKEN
+    return own if taken or wanted - present <= 2 * step else show(round_down((present + wanted) / 2, step))

@@ -95,6 +95,21 @@ def test_the_last_good_launch_is_the_newest_that_no_ban_forbids() -> None:
     assert last_good(past[:2], CRASHED, None) is None
 
 
+def test_a_utilization_that_neighbours_took_comes_back_with_the_next_start() -> None:
+    """Once as much is free as the operator's flags ask for; what else was changed stays."""
+    lower = CRASHED.changed({"gpu-memory-utilization": "0.5", "max-num-seqs": "32"})
+    taken = failure(FailureClass.GPU_MEMORY_TAKEN, requested_bytes=72 * GIB, free_bytes=40 * GIB)
+    past = [
+        Tried(launch(2, lower, CRASHED), good_at_s=7.0),
+        Tried(launch(1, CRASHED, CRASHED), failure=taken),
+    ]
+    beside, alone = last_good(past, CRASHED, 40 * GIB), last_good(past, CRASHED, 79 * GIB)
+    assert beside is not None
+    assert beside[1] == {"gpu-memory-utilization": "0.5", "max-num-seqs": "32"}
+    assert alone is not None
+    assert alone[1] == {"max-num-seqs": "32"}
+
+
 sizes = st.integers(1, 9).map(lambda n: f"0.{n}")
 counts = st.integers(1, 9).map(str)
 

@@ -20,9 +20,14 @@ GUARD = Guard({name: Bounds() for name in ("gpu-memory-utilization", "max-num-se
 
 
 def quiet(**moved: FlagValue | None) -> Situation:
-    """Return a quiet situation in which recoveries moved these flags."""
+    """Return a quiet situation in which recoveries from an OOM moved these flags."""
     changes = {name.replace("_", "-"): value for name, value in moved.items()}
-    return Situation(BASELINE, BASELINE.changed(changes), quiet=True, recovered=frozenset(changes))
+    return Situation(
+        BASELINE,
+        BASELINE.changed(changes),
+        quiet=True,
+        recovered=dict.fromkeys(changes, FailureClass.RUNTIME_OOM.value),
+    )
 
 
 def facts(situation: Situation, **more: object) -> GateFacts:
@@ -37,7 +42,6 @@ def facts(situation: Situation, **more: object) -> GateFacts:
         ({"gpu_memory_utilization": "0.56"}, {"gpu-memory-utilization": "0.74"}),
         ({"gpu_memory_utilization": "0.88"}, {"gpu-memory-utilization": "0.9"}),
         ({"gpu_memory_utilization": "0.91"}, {"gpu-memory-utilization": "0.92"}),
-        ({"gpu_memory_utilization": "0.96"}, {"gpu-memory-utilization": "0.94"}),
         ({"max_num_seqs": "64", "gpu_memory_utilization": "0.88"}, {"max-num-seqs": "256"}),
         ({"enforce_eager": True, "max_num_seqs": "64"}, {"enforce-eager": None}),
     ],
@@ -51,13 +55,26 @@ def test_one_step_at_a_time_what_costs_most_first(
     assert wish.changes == step
 
 
+def test_what_a_neighbour_took_comes_back_whole() -> None:
+    """Nothing of the model's own failed; whether the neighbour is gone, the budget of the memory knows."""
+    lowered = quiet(gpu_memory_utilization="0.56")
+    wish = step_back(replace(lowered, recovered={"gpu-memory-utilization": FailureClass.GPU_MEMORY_TAKEN.value}))
+    assert wish is not None
+    assert wish.changes == {"gpu-memory-utilization": "0.92"}
+
+
+def test_a_utilization_that_was_raised_stays() -> None:
+    """A smaller pool is worth no restart."""
+    assert step_back(quiet(gpu_memory_utilization="0.96")) is None
+
+
 def test_nothing_is_stepped_back_before_it_was_quiet_or_that_a_target_moved() -> None:
     """Only a recovery's changes, and not beside a failure."""
     situation = quiet(max_num_seqs="64")
     failed = Failure(FailureClass.RUNTIME_OOM, Phase.SERVING, 1, "an OOM")
     for other in (
         replace(situation, quiet=False),
-        replace(situation, recovered=frozenset()),
+        replace(situation, recovered={}),
         replace(situation, failure=failed),
         replace(situation, flags=BASELINE),
     ):

@@ -22,6 +22,7 @@ from vllmd.model.tried import Ban, Tried
 
 # What takes memory outside the KV pool: more of it never ends an OOM, and leaves the pool less.
 _WORKING = (BATCHED_TOKENS, MAX_NUM_SEQS, CAPTURE_SIZE)
+_BESIDE_NEIGHBOURS = frozenset({FailureClass.UTILIZATION_TOO_HIGH, FailureClass.GPU_MEMORY_TAKEN})
 # By class of failure: the flags of which more is no help, and those of which less is none.
 _ASKS_MORE = ((UTILIZATION, *_WORKING), (ENFORCE_EAGER,))
 _LEAVES_LESS = ((MAX_MODEL_LEN, *_WORKING), (UTILIZATION, ENFORCE_EAGER))
@@ -49,14 +50,26 @@ def last_good(
 ) -> tuple[Tried, Mapping[str, FlagValue | None]] | None:
     """Return the newest launch of this baseline that was found good and is not banned, and what it changes of it.
 
-    `past` is newest first, and so are secrets masked in it, on both sides: `baseline` must be masked, too.
+    `past` is newest first, and secrets are masked in it: `baseline` must be masked, too. A utilization that the
+    baseline could not have beside neighbours is its own again once they have left as much as it asks for.
     """
     bans = bans_of(past)
     for tried in past:
         launch = tried.launch
-        if tried.good_at_s is not None and launch.baseline == baseline and not banned(launch.flags, bans, free_bytes):
-            return tried, {name: new for name, (_, new) in launch.flags.differences(baseline).items()}
+        if tried.good_at_s is None or launch.baseline != baseline or banned(launch.flags, bans, free_bytes):
+            continue
+        changes = {name: new for name, (_, new) in launch.flags.differences(baseline).items()}
+        without = {name: value for name, value in changes.items() if name != UTILIZATION}
+        if _have_left(past, baseline, free_bytes) and not banned(baseline.changed(without), bans, free_bytes):
+            changes = without
+        return tried, changes
     return None
+
+
+def _have_left(past: Iterable[Tried], flags: Flags, free_bytes: float | None) -> bool:
+    """Whether these flags once failed for what neighbours held, and find as much free now as they asked for."""
+    failures = [tried.failure for tried in past if tried.failure is not None and tried.launch.flags == flags]
+    return any(_passed(failure, free_bytes) for failure in failures)
 
 
 def banned(flags: Flags, bans: Iterable[Ban], free_bytes: float | None = None) -> Ban | None:
@@ -73,7 +86,7 @@ def _falls_under(flags: Flags, ban: Ban, free_bytes: float | None) -> bool:
 def _passed(failure: Failure, free_bytes: float | None) -> bool:
     """Whether it failed only because of what others held on the GPU then, and now as much is free as it asked for."""
     asked = failure.numbers.get("requested_bytes")
-    if failure.kind is not FailureClass.UTILIZATION_TOO_HIGH or asked is None or free_bytes is None:
+    if failure.kind not in _BESIDE_NEIGHBOURS or asked is None or free_bytes is None:
         return False
     return free_bytes >= asked
 

@@ -1,5 +1,6 @@
 """What a policy may read, gathered from what the loop knows."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from vllmd.decide.numbers import GIB
@@ -56,7 +57,7 @@ def situation_of(
     repeats: int = 0,
     too_low: float | None = None,
     quiet: bool = False,
-    recovered: frozenset[str] = frozenset(),
+    recovered: Mapping[str, str] | None = None,
 ) -> Situation:
     """Return the situation: effective values come from the start log where it tells them, else from vLLM's defaults.
 
@@ -85,6 +86,6 @@ def situation_of(
         version=instance.catalogue.version,
         host=host_facts_of(snapshot),
         quiet=quiet,
-        recovered=recovered,
+        recovered=recovered or {},
         thresholds=instance.thresholds,
     )

@@ -240,5 +240,5 @@ class Situation:
     version: str | None = None  # vLLM's
     host: HostFacts = field(default_factory=HostFacts)
     quiet: bool = False  # nothing failed for so long that a step back towards the baseline may be tried
-    recovered: frozenset[str] = frozenset()  # flags that a recovery moved off the baseline
+    recovered: Mapping[str, str] = field(default_factory=dict)  # flags that recoveries moved, and the failures' classes
     thresholds: Thresholds = field(default_factory=Thresholds)

@@ -174,10 +174,9 @@ class Journal:
         return frozenset(self._advised)
 
     def voluntary_since(self, since_s: float) -> list[float]:
-        """Return when restarts for latency were decided, also by earlier daemons: the budget outlives them."""
-        changes = self._ledger.changes(since_s)
-        latency = [c for c in changes if c.proposal.domain is Domain.LATENCY]
-        return [c.at_s for c in latency if c.action is Action.RESTART]
+        """Return when voluntary restarts were decided, also by earlier daemons: the budget outlives them."""
+        restarts = [c for c in self._ledger.changes(since_s) if c.action is Action.RESTART]
+        return [c.at_s for c in restarts if c.proposal.domain is not Domain.ADMIN]
 
     def harmful(self) -> set[tuple[str, FlagValue | None]]:
         """Return the values that latency changes set and that did harm or did not serve, by earlier daemons too."""
@@ -195,12 +194,12 @@ class Journal:
                 return change
         return None
 
-    def domain_of(self, name: str) -> Domain | None:
-        """Return why a flag was moved to where it is; None if no decision that is remembered did."""
+    def mover_of(self, name: str) -> Change | None:
+        """Return the decision for which a flag is where it is; None if none that is remembered moved it."""
         for record in reversed(self._records):
             change = record.change
             if change.action not in {Action.ADVISE, Action.REMEMBER} and name in change.proposal.changes:
-                return change.proposal.domain
+                return change
         return None
 
     def _amend(
