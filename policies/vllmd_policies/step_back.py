@@ -33,10 +33,10 @@ def step_back(situation: Situation) -> Proposal | None:
         present = situation.flags.get(name)
         if value == present:
             continue
-        reason = (
-            f"nothing failed for long: {name} {show_value(present)} -> {show_value(value)}, "
-            f"back towards the baseline's {show_value(situation.baseline.get(name))}"
-        )
+        own = situation.baseline.get(name)
+        towards = "vLLM's default" if own is None else f"the baseline's {show_value(own)}"
+        step = f"{name} {show_value(present)} -> {show_value(value)}"
+        reason = f"nothing failed for long: {step}, back towards {towards}"
         return Proposal("step_back", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, {name: value}, trigger="quiet")
     return None
 
