@@ -280,6 +280,8 @@ class Loop:
         if self.supervisor.life.state is ServerState.BACKOFF and not pause.keeps_recovery:
             self._waiting = self._journal.last_failure
             self.supervisor.hold(self._pause_text(pause))
+        elif pause.keeps_recovery:
+            self._recover_what_waits()
         self.tell()
 
     def resume(self, by: str) -> bool:
@@ -303,7 +305,11 @@ class Loop:
             self._go_on()
 
     def _go_on(self) -> None:
-        self._pause, failure, self._waiting = None, self._waiting, None
+        self._pause = None
+        self._recover_what_waits()
+
+    def _recover_what_waits(self) -> None:
+        failure, self._waiting = self._waiting, None
         if failure is not None and self.supervisor.life.state is ServerState.HELD:
             self._answer(failure)
 

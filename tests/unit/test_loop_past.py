@@ -159,6 +159,15 @@ def test_a_pause_may_keep_the_recovery() -> None:
     assert built.state == ServerState.STARTING
 
 
+def test_a_second_pause_that_keeps_the_recovery_recovers_what_the_first_kept_down() -> None:
+    """The last word counts, for a server that is down already, too."""
+    built = paused(begun())
+    built.dies(0, *RUNTIME_OOM)
+    assert built.state == ServerState.HELD
+    paused(built, keeps_recovery=True)
+    assert built.state == ServerState.STARTING
+
+
 def test_a_pause_stops_a_launch_that_waits_and_its_end_begins_it() -> None:
     """A backoff is not slept through."""
     built = begun()
