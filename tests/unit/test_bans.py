@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from vllmd.decide.bans import banned, bans_of, last_good
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.masking import MASK
 from vllmd.model.server import Launch, Phase
 from vllmd.model.tried import Ban, Tried
 
@@ -108,6 +109,17 @@ def test_a_utilization_that_neighbours_took_comes_back_with_the_next_start() -> 
     assert beside[1] == {"gpu-memory-utilization": "0.5", "max-num-seqs": "32"}
     assert alone is not None
     assert alone[1] == {"max-num-seqs": "32"}
+
+
+def test_what_a_mask_hides_is_not_run_again() -> None:
+    """A utilization that reads like the operator's key is stored as a mask, and no server takes that."""
+    hidden = CRASHED.changed({"gpu-memory-utilization": MASK})
+    lower = CRASHED.changed({"gpu-memory-utilization": "0.86"})
+    past = [Tried(launch(3, hidden, CRASHED), good_at_s=7.0), Tried(launch(2, lower, CRASHED), good_at_s=6.0)]
+    found = last_good(past, CRASHED, None)
+    assert found is not None
+    assert found[0].launch.generation == 2
+    assert last_good(past[:1], CRASHED, None) is None
 
 
 sizes = st.integers(1, 9).map(lambda n: f"0.{n}")

@@ -18,6 +18,7 @@ from vllmd.model.flags import (
     Flags,
     FlagValue,
 )
+from vllmd.model.masking import MASK
 from vllmd.model.tried import Ban, Tried
 
 # What takes memory outside the KV pool: more of it never ends an OOM, and leaves the pool less.
@@ -52,13 +53,17 @@ def last_good(
 
     `past` is newest first, and secrets are masked in it: `baseline` must be masked, too. A utilization that the
     baseline could not have beside neighbours is its own again once they have left as much as it asks for.
+    What would change a flag to a masked value cannot be run again.
     """
     bans = bans_of(past)
     for tried in past:
         launch = tried.launch
-        if tried.good_at_s is None or launch.baseline != baseline or banned(launch.flags, bans, free_bytes):
-            continue
         changes = {name: new for name, (_, new) in launch.flags.differences(baseline).items()}
+        hidden = any(MASK in str(new) for new in changes.values())
+        if tried.good_at_s is None or hidden or launch.baseline != baseline:
+            continue
+        if banned(launch.flags, bans, free_bytes):
+            continue
         without = {name: value for name, value in changes.items() if name != UTILIZATION}
         if _have_left(past, baseline, free_bytes) and not banned(baseline.changed(without), bans, free_bytes):
             changes = without
