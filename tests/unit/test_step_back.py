@@ -6,7 +6,7 @@ import pytest
 
 from vllmd.decide.gates import GateFacts
 from vllmd.decide.step_back import decide_step_back
-from vllmd.model.decision import Action, Change, Hold, HoldReason, Situation
+from vllmd.model.decision import Action, Change, Domain, Hold, HoldReason, Proposal, Situation, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.options import Catalogue
@@ -103,6 +103,26 @@ def test_a_step_to_what_crashed_is_not_tried() -> None:
     assert isinstance(hold, Hold)
     assert hold.reason is HoldReason.ALREADY_TRIED
     assert hold.message == "what asks for less was run as generation 4: an OOM"
+
+
+def test_a_step_that_is_refused_does_not_bar_the_others() -> None:
+    """The sequences are frozen, the utilization goes back; where it is frozen, too, the first refusal is told."""
+    situation = quiet(gpu_memory_utilization="0.88", max_num_seqs="64")
+    frozen = replace(GUARD, frozen=frozenset({"max-num-seqs"}))
+    change = decide_step_back(situation, [step_back], facts(situation, guard=frozen), Mode.ACTIVE)
+    assert isinstance(change, Change)
+    assert change.proposal.changes == {"gpu-memory-utilization": "0.9"}
+    both = replace(GUARD, frozen=frozenset({"max-num-seqs", "gpu-memory-utilization"}))
+    hold = decide_step_back(situation, [step_back], facts(situation, guard=both), Mode.ACTIVE)
+    assert isinstance(hold, Hold)
+    assert hold.message == "max-num-seqs is frozen by the configuration"
+
+
+def test_a_policy_that_wishes_for_something_else_is_asked_once() -> None:
+    """What it wishes is refused, and the search ends."""
+    situation = quiet(gpu_memory_utilization="0.88")
+    wish = Proposal("other", Domain.MEMORY, Wish.CHANGE_FLAGS, "", {"max-model-len": "1"})
+    assert isinstance(decide_step_back(situation, [lambda _: wish], facts(situation), Mode.ACTIVE), Hold)
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISORY, Mode.OBSERVE])
