@@ -65,6 +65,7 @@ def test_holds_come_when_asked_for(folder: Path) -> None:
         ({"until_s": NOW_S - 1800}, ["D2", "D1"]),
         ({"trigger": "utilization-too-high"}, ["D1"]),
         ({"trigger": "nothing"}, []),
+        ({"trigger": "\udcff\x1b[31m"}, []),
         ({"before": "D3"}, ["D2", "D1"]),
         ({"before": "H4", "holds": True, "limit": 2}, ["D2", "H2"]),
     ],

@@ -13,6 +13,7 @@ import msgspec
 
 from vllmd.model.decision import Action, Change, Hold, Outcome, Verification
 from vllmd.model.failure import OF_FLAGS, Failure
+from vllmd.model.masking import plain
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
 from vllmd.report.ledger import LEDGER_NAME
@@ -178,7 +179,8 @@ def _conditions(asked: Asked, before: int | None) -> tuple[str, list[object]]:
         "at_s >= ?": asked.since_s,
         "at_s <= ?": asked.until_s,
         "seq < ?": before,
-        f"{_TRIGGER} = ?": asked.trigger,
+        # SQLite takes no lone surrogate, which a command line may hold; no trigger has what `plain` escapes.
+        f"{_TRIGGER} = ?": None if asked.trigger is None else plain(asked.trigger),
     }
     given = {condition: value for condition, value in wanted.items() if value is not None}
     return " AND ".join(("1", *given)), list(given.values())
