@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from vllmd.model.decision import Change
+from vllmd.model.decision import Action, Change, Effect, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Launch, ServerEvent
@@ -95,6 +95,19 @@ class MemoryLedger:
     def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
         """Return nothing: a new instance has no past."""
         return ()[:limit]
+
+    def moves(self) -> list[Change]:
+        """Return the changes that may have moved flags."""
+        moving = {Action.RESTART, Action.RECOVER, Action.ROLLBACK}
+        return [e for _, e in self.entries if isinstance(e, Change) and e.action in moving]
+
+    def harmed(self) -> list[Change]:
+        """Return the restarts that did harm or did not serve, since the operator wanted them forgotten."""
+        entries = [entry for _, entry in self.entries]
+        forgotten_s = max((entry.at_s for entry in entries if isinstance(entry, Forget)), default=0.0)
+        bad = {Effect.WORSE, Effect.FAILED}
+        ids = {entry.change_id for entry in entries if isinstance(entry, Verification) and entry.effect in bad}
+        return [c for c in self.moves() if c.action is Action.RESTART and c.id in ids and c.at_s > forgotten_s]
 
     def tried(self, fingerprint: str) -> list[Tried]:
         """Return the launches with this fingerprint, newest first."""

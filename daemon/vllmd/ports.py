@@ -81,6 +81,12 @@ class Ledger(Protocol):
     def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
         """Return the last changes with what became of them, oldest first."""
 
+    def moves(self) -> Sequence[Change]:
+        """Return the changes that were carried out and may have moved flags, oldest first."""
+
+    def harmed(self) -> Sequence[Change]:
+        """Return the restarts that did harm or did not serve and are not to be forgotten, oldest first."""
+
     def tried(self, fingerprint: str) -> Sequence[Tried]:
         """Return the launches with this fingerprint that are not to be forgotten, newest first, secrets masked."""
 

@@ -68,6 +68,20 @@ def test_holds_are_kept_and_are_no_changes(ledger: SqliteLedger) -> None:
     assert ledger.changes(0) == []
 
 
+def test_what_moved_flags_and_what_did_harm_come_back(ledger: SqliteLedger) -> None:
+    """Of all changes those that were carried out, and of these the restarts that failed since the operator's word."""
+    actions = (Action.ADVISE, Action.RESTART, Action.RECOVER, Action.RETRY, Action.RESTART, Action.REMEMBER)
+    changes = [example_change(n, action=action, age_s=100 - n) for n, action in enumerate(actions, start=1)]
+    for change in changes:
+        ledger.record(change, change.at_s)
+    for change_id in ("D2", "D3", "D5"):
+        ledger.record(Verification(change_id, NOW_S, Effect.FAILED, "an OOM"), NOW_S)
+    assert ledger.moves() == [changes[1], changes[2], changes[4]]
+    assert ledger.harmed() == [changes[1], changes[4]]
+    ledger.record(Forget(changes[3].at_s, "anna"), changes[3].at_s)
+    assert ledger.harmed() == [changes[4]]
+
+
 def test_launches_come_back_whole(ledger: SqliteLedger) -> None:
     """A launch comes back equal, with its process."""
     ledger.record(a_launch(3), NOW_S)

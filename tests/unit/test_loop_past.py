@@ -6,7 +6,7 @@ import pytest
 
 from fakes import MemoryLedger, reading
 from house import House, house, settings
-from unit.test_loop import NO_POOL, RUNTIME_OOM, changes
+from unit.test_loop import NO_POOL, RUNTIME_OOM, SLO, changes, serve
 from vllmd.model.decision import Action, Effect, Hold, HoldReason, Verification
 from vllmd.model.failure import FailureClass
 from vllmd.model.orders import Pause
@@ -16,6 +16,9 @@ from vllmd.model.tried import Good
 
 UTILIZATION = "gpu-memory-utilization"
 DAY_S = 86400.0
+BATCHED_TOKENS = "max-num-batched-tokens"
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+TARGETED = settings(SLO)
 CALM = settings(Slo(), budget=Budget(soak_s=60.0))
 
 
@@ -41,6 +44,19 @@ def serve_for(built: House, seconds: float) -> None:
     """Let the server serve for a while, then read it."""
     built.clock.at_s += seconds
     built.tick(reading(built.clock.now_s(), 0, {0.025: 100.0}), after_s=0.0)
+
+
+def tuned() -> House:
+    """Return a house that serves with the batched tokens that a latency target moved, verified."""
+    built = house(TARGETED)
+    built.loop.begin()
+    built.ready()
+    serve(built, share_slow=0.05, seconds=200)
+    built.drained()
+    built.ready()
+    serve(built, share_slow=0.002, seconds=200)
+    assert built.flags[BATCHED_TOKENS] == "1024"
+    return built
 
 
 def paused(built: House, *, for_s: float | None = 3600.0, keeps_recovery: bool = False) -> House:
@@ -119,6 +135,19 @@ def test_after_a_quiet_day_one_step_back_is_tried_and_found_good() -> None:
     assert isinstance(built.ledger.entries[-1][1], Good)
 
 
+def test_a_step_back_counts_for_the_budget_of_the_next_daemon_and_the_operators_restart_does_not() -> None:
+    """Both are restarts, and only one was vllmd's own."""
+    built = recovered()
+    serve_for(built, DAY_S + 60)
+    built.drained()
+    built.ready()
+    built.loop.restart()
+    later = house(CALM, ledger=built.ledger)
+    later.clock.at_s = built.clock.at_s + 60
+    later.loop.begin()
+    assert later.told[-1].budget.restarts_day == built.told[-1].budget.restarts_day == 1
+
+
 def test_a_step_back_that_crashes_is_taken_back_and_not_tried_again() -> None:
     """The operator pays for it once."""
     built = recovered()
@@ -134,6 +163,48 @@ def test_a_step_back_that_crashes_is_taken_back_and_not_tried_again() -> None:
     last = built.told[-1].last_decision
     assert isinstance(last, Hold)
     assert last.reason is HoldReason.ALREADY_TRIED
+
+
+def test_what_a_target_moved_is_not_stepped_back_however_much_happened_since() -> None:
+    """Two dozen other decisions later, and under the next daemon, it is still known why the flag was moved."""
+    built = tuned()
+    tuned_to = built.flags[BATCHED_TOKENS]
+    for _ in range(24):
+        built.dies(1, ECC)
+        built.tick(after_s=400)
+        built.ready()
+        serve_for(built, 1200)
+    serve_for(built, DAY_S + 60)
+    assert built.state == ServerState.SERVING
+    assert built.flags[BATCHED_TOKENS] == tuned_to
+    later = house(TARGETED, ledger=built.ledger)
+    later.clock.at_s = built.clock.at_s + 1
+    later.loop.begin()
+    later.ready()
+    assert later.flags[BATCHED_TOKENS] == tuned_to
+    serve_for(later, DAY_S + 60)
+    assert later.state == ServerState.SERVING
+
+
+@pytest.mark.parametrize(("forgets", "harmful"), [(False, True), (True, False)])
+def test_what_did_harm_is_known_to_the_next_daemon_unless_forgotten(*, forgets: bool, harmful: bool) -> None:
+    """A value that was taken back is barred until the operator says otherwise."""
+    built = house(TARGETED)
+    built.loop.begin()
+    built.ready()
+    serve(built, share_slow=0.05, seconds=200)
+    built.drained()
+    built.dies(1, NO_POOL)
+    built.ready()
+    built.clock.at_s += 1
+    if forgets:
+        built.loop.forget("anna")
+    later = house(TARGETED, ledger=built.ledger)
+    later.clock.at_s = built.clock.at_s + 1
+    later.loop.begin()
+    later.ready()
+    serve(later, share_slow=0.05, seconds=400)
+    assert (later.state == ServerState.SERVING) is harmful
 
 
 @pytest.mark.parametrize("for_s", [3600.0, None])
@@ -172,7 +243,7 @@ def test_a_pause_stops_a_launch_that_waits_and_its_end_begins_it() -> None:
     """A backoff is not slept through."""
     built = begun()
     for _ in range(3):
-        built.dies(1, "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+        built.dies(1, ECC)
         if built.state == ServerState.BACKOFF:
             break
         built.ready()

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import structlog
 
-from vllmd.model.decision import Action, Change, Domain, Effect, Hold, HoldReason, Outcome, Verification
+from vllmd.model.decision import Action, Change, Domain, Hold, HoldReason, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.masking import Masker
@@ -21,6 +21,7 @@ from vllmd.ports import Ledger
 from vllmd.report.wording import change_text
 
 _KEPT = 20
+_NOT_MOVING = frozenset({Action.ADVISE, Action.REMEMBER})  # nothing is done, or what was moved before is kept
 _TELL_AGAIN_S = 300.0  # reasons that alternate (a metrics page that answers now and then) are told this often
 
 
@@ -32,6 +33,7 @@ class Journal:
         self._masker = masker
         self._log = structlog.get_logger()
         self._records: deque[DecisionRecord] = deque(ledger.recent(_KEPT), maxlen=_KEPT)
+        self._movers = {name: change for change in ledger.moves() for name in change.proposal.changes}
         self._told_s: dict[HoldReason, float] = {}
         self._advised: set[tuple[Flags, Flags]] = set()
         self.last: Change | Hold | None = None
@@ -110,6 +112,8 @@ class Journal:
         shown = self._masked(numbered)
         self.last = shown
         self._records.append(DecisionRecord(shown))
+        if change.action not in _NOT_MOVING:
+            self._movers.update(dict.fromkeys(change.proposal.changes, shown))
         if change.action is Action.ADVISE:
             self._advised.add((change.flags_before, change.flags_after))
         self._ledger.record(shown, change.at_s)
@@ -174,16 +178,14 @@ class Journal:
         return frozenset(self._advised)
 
     def voluntary_since(self, since_s: float) -> list[float]:
-        """Return when voluntary restarts were decided, also by earlier daemons: the budget outlives them."""
+        """Return when restarts were decided unasked, also by earlier daemons: the budget outlives them."""
         restarts = [c for c in self._ledger.changes(since_s) if c.action is Action.RESTART]
         return [c.at_s for c in restarts if c.proposal.domain is not Domain.ADMIN]
 
     def harmful(self) -> set[tuple[str, FlagValue | None]]:
         """Return the values that latency changes set and that did harm or did not serve, by earlier daemons too."""
-        bad = {Effect.WORSE, Effect.FAILED}
-        records = [r for r in self._records if r.verification is not None and r.verification.effect in bad]
-        changes = [r.change for r in records if r.change.proposal.domain is Domain.LATENCY]
-        return {item for c in changes if c.action is Action.RESTART for item in c.proposal.changes.items()}
+        latency = (c for c in self._ledger.harmed() if c.proposal.domain is Domain.LATENCY)
+        return {item for c in latency for item in c.proposal.changes.items()}
 
     def setter_of(self, name: str) -> Change | None:
         """Return the last change that set a flag and is in force."""
@@ -196,11 +198,7 @@ class Journal:
 
     def mover_of(self, name: str) -> Change | None:
         """Return the decision for which a flag is where it is; None if none that is remembered moved it."""
-        for record in reversed(self._records):
-            change = record.change
-            if change.action not in {Action.ADVISE, Action.REMEMBER} and name in change.proposal.changes:
-                return change
-        return None
+        return self._movers.get(name)
 
     def _amend(
         self, change_id: str, *, outcome: Outcome | None = None, verification: Verification | None = None

@@ -21,7 +21,7 @@ from vllmd.report.status_file import read_status
 
 LEDGER_NAME = "ledger.db"
 
-_REMEMBERED = 500  # launches of one fingerprint: a year of them, at more than one a day
+_REMEMBERED = 500  # launches of one fingerprint, or changes: a year of them, at more than one a day
 
 T = TypeVar("T")
 
@@ -70,6 +70,23 @@ class SqliteLedger:
         """Return the failures since a time, each after its time in unix seconds, oldest first."""
         rows = self._rows("SELECT at_s, payload FROM failures WHERE at_s >= ? ORDER BY seq", since_s)
         return [(at_s, failure) for at_s, payload in rows if (failure := _decoded(payload, Failure)) is not None]
+
+    def moves(self) -> Sequence[Change]:
+        """Return the changes that were carried out and may have moved flags, oldest first."""
+        return self._changes_where("d.action IN ('restart', 'recover', 'rollback')")
+
+    def harmed(self) -> Sequence[Change]:
+        """Return the restarts that did harm or did not serve, since they were last to be forgotten, oldest first."""
+        return self._changes_where(
+            "d.action = 'restart' "
+            "AND d.at_s > coalesce((SELECT max(at_s) FROM orders WHERE kind = 'Forget'), 0) "
+            "AND EXISTS (SELECT 1 FROM verifications v WHERE v.change_id = d.id AND v.effect IN ('worse', 'failed'))"
+        )
+
+    def _changes_where(self, condition: str) -> Sequence[Change]:
+        """Return the newest changes under a condition of ours, oldest first."""
+        query = f"SELECT d.payload FROM decisions d WHERE {condition} ORDER BY d.seq DESC LIMIT ?"  # noqa: S608 - ours
+        return _all_decoded((payload for (payload,) in reversed(self._rows(query, _REMEMBERED))), Change)
 
     def tried(self, fingerprint: str) -> Sequence[Tried]:
         """Return the launches with this fingerprint since they were last to be forgotten, newest first."""

@@ -67,6 +67,14 @@ class SteadyLedger:
         """Return the last changes with what became of them; none while the ledger cannot be read."""
         return self._read(lambda: self._ledger.recent(limit), ())
 
+    def moves(self) -> Sequence[Change]:
+        """Return the changes that may have moved flags, oldest first; none while the ledger cannot be read."""
+        return self._read(self._ledger.moves, ())
+
+    def harmed(self) -> Sequence[Change]:
+        """Return the restarts that did harm or did not serve, oldest first; none while the ledger cannot be read."""
+        return self._read(self._ledger.harmed, ())
+
     def tried(self, fingerprint: str) -> Sequence[Tried]:
         """Return the launches with this fingerprint, newest first; none while the ledger cannot be read."""
         return self._read(lambda: self._ledger.tried(fingerprint), ())
