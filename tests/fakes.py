@@ -20,10 +20,11 @@ class FakeClock:
 
     def __init__(self, at_s: float = 1_000_000.0) -> None:
         self.at_s = at_s
+        self.set_by_s = 0.0  # somebody set the time of day by so much
 
     def now_s(self) -> float:
-        """Return the time."""
-        return self.at_s
+        """Return the time of day."""
+        return self.at_s + self.set_by_s
 
     def monotonic_s(self) -> float:
         """Return the time."""

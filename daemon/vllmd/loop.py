@@ -107,7 +107,7 @@ class Loop:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
             self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
-            if self._now_s - self.supervisor.life.since_s > GOOD_RUN_S:
+            if self.supervisor.served_s > GOOD_RUN_S:
                 self._past.calmed()
         self.tell()
 
@@ -330,7 +330,6 @@ class Loop:
 
     def _situation(self, failure: Failure | None = None, assessment: Assessment | None = None) -> Situation:
         supervisor, budget = self.supervisor, self._instance.settings.budget
-        served_s = self._now_s - supervisor.life.since_s if supervisor.life.state is ServerState.SERVING else 0.0
         return situation_of(
             self._instance,
             supervisor.flags,
@@ -340,7 +339,7 @@ class Loop:
             assessment=assessment,
             repeats=self._past.repeats(failure.kind) if failure is not None else 0,
             too_low=self._past.too_low,
-            quiet=budget.step_back_after_s <= served_s and failure is None,
+            quiet=budget.step_back_after_s <= supervisor.served_s and failure is None,
             recovered=moved_by_recoveries(self._journal, supervisor.flags, self._instance.baseline),
         )
 

@@ -65,6 +65,7 @@ class Supervisor:
         self.life = Life(since_s=clock.now_s())
         self.facts = StartFacts()
         self.start_s: float | None = None  # how long the last start took
+        self._ready_s = 0.0
         self._current = Next(instance.baseline, "first")
         self._coming: Next | None = None
         self._gpus: tuple[Gpu, ...] | None = None
@@ -82,6 +83,11 @@ class Supervisor:
         version, model = instance.catalogue.version, instance.command.model
         found = fingerprint_of(self._gpus, self._host_bytes, version, model, instance.baseline)
         return instance.masker.mask(str(found))
+
+    @property
+    def served_s(self) -> float:
+        """How long the server serves, by the monotonic clock: one that is set makes no quiet day. 0 if it does not."""
+        return self._clock.monotonic_s() - self._ready_s if self.life.state is ServerState.SERVING else 0.0
 
     @property
     def flags(self) -> Flags:
@@ -158,6 +164,7 @@ class Supervisor:
         now_s, launch, down_s = self._clock.now_s(), self.life.launch, self.life.down_since_s
         if launch is None or self.life.state is not ServerState.STARTING:
             return None
+        self._ready_s = self._clock.monotonic_s()
         self.start_s = now_s - launch.started_at_s
         outage_s = now_s - down_s if down_s is not None else None
         self._move(ServerState.SERVING, "serving")

@@ -135,6 +135,16 @@ def test_after_a_quiet_day_one_step_back_is_tried_and_found_good() -> None:
     assert isinstance(built.ledger.entries[-1][1], Good)
 
 
+def test_a_clock_that_is_set_makes_no_quiet_day() -> None:
+    """A machine without a clock of its own boots in 1970 and learns the time while the server serves."""
+    built = recovered()
+    built.clock.set_by_s = 50 * 365 * DAY_S
+    serve_for(built, 60)
+    assert built.state == ServerState.SERVING
+    serve_for(built, DAY_S)
+    assert built.state == ServerState.DRAINING
+
+
 def test_a_step_back_counts_for_the_budget_of_the_next_daemon_and_the_operators_restart_does_not() -> None:
     """Both are restarts, and only one was vllmd's own."""
     built = recovered()

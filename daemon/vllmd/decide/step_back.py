@@ -16,7 +16,7 @@ from vllmd.model.settings import Mode
 
 def decide_step_back(situation: Situation, policies: Sequence[Policy], facts: GateFacts, mode: Mode) -> Decision | None:
     """Decide whether a step back is tried; None if there is none to try, the first refusal if all are refused."""
-    left = situation.recovered if situation.quiet else frozenset()
+    left = situation.recovered if situation.quiet else {}
     refusal = None
     while left and (wish := propose(replace(situation, recovered=left), policies)) is not None:
         if mode is not Mode.ACTIVE:
@@ -26,7 +26,7 @@ def decide_step_back(situation: Situation, policies: Sequence[Policy], facts: Ga
             after = facts.flags.changed(allowed.changes)
             return within_budget(facts) or Change("", facts.now_s, Action.RESTART, allowed, facts.flags, after)
         refusal = refusal or allowed
-        if left.isdisjoint(wish.changes):
+        if left.keys().isdisjoint(wish.changes):
             break  # a policy that looks at something else would only say so again
-        left -= wish.changes.keys()
+        left = {name: why for name, why in left.items() if name not in wish.changes}
     return refusal
