@@ -70,6 +70,15 @@ def test_a_computed_value_is_rounded_to_the_step_away_from_the_present_one() -> 
     assert (down.changes, up.changes) == ({"gpu-memory-utilization": "0.86"}, {"gpu-memory-utilization": "0.92"})
 
 
+@pytest.mark.parametrize(("name", "value"), [("gpu-memory-utilization", "0.6"), ("max-num-batched-tokens", "1024")])
+def test_what_a_coarse_step_rounds_to_nothing_holds(name: str, value: str) -> None:
+    """No vLLM starts with nothing."""
+    guard = Guard({"gpu-memory-utilization": Bounds(step=0.7), "max-num-batched-tokens": Bounds(step=1500)})
+    present = Flags((("gpu-memory-utilization", "0.9"), ("max-num-batched-tokens", "2048")))
+    proposal = Proposal("test", Domain.MEMORY, Wish.CHANGE_FLAGS, "because", {name: value})
+    assert reason(proposal, replace(FACTS, guard=guard, flags=present)) is HoldReason.GUARD
+
+
 def test_rounding_stops_at_the_guard() -> None:
     """A step that would carry a value beyond a bound that it was inside of stops at the bound."""
     guard = Guard({"gpu-memory-utilization": Bounds(0.21, 0.29, 0.05)})

@@ -116,6 +116,8 @@ def _outside(name: str, value: FlagValue | None, guard: Guard) -> Hold | None:
     bounds = guard.bounds.get(name, Bounds())
     if number is None:
         return None
+    if number == 0:  # a coarse step rounds so far down
+        return Hold(HoldReason.GUARD, f"{name} {value} would leave the server nothing")
     if bounds.low is not None and number < bounds.low:
         return Hold(HoldReason.GUARD, f"{name} {value} is below the guard's minimum {bounds.low:g}")
     if bounds.high is not None and number > bounds.high:
