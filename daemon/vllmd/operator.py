@@ -39,7 +39,7 @@ def operator_commands(loop: Loop, clock: Clock, told: Callable[[], Status | None
         asked = read_pause(request, clock.now_s(), _name_of(peer))
         order = replace(asked, reason=loop.supervisor.instance.masker.mask(asked.reason))
         loop.pause(order)
-        return {"paused": pause_document(order), "state": loop.supervisor.life.state.value}
+        return {"paused": pause_document(order), "state": loop.supervisor.life.state.value, **not_stored()}
 
     def resume(_request: Request, peer: Peer) -> Answer:
         before = told()
@@ -47,11 +47,16 @@ def operator_commands(loop: Loop, clock: Clock, told: Callable[[], Status | None
             raise ControlError("it is not paused")
         pause, life = before.pause if before else None, loop.supervisor.life
         paused_s = None if pause is None else clock.now_s() - pause.at_s
-        return {"state": life.state.value, "message": life.message, "paused_seconds": paused_s}
+        return {"state": life.state.value, "message": life.message, "paused_seconds": paused_s, **not_stored()}
 
     def forget(_request: Request, peer: Peer) -> Answer:
         loop.forget(_name_of(peer))
-        return {"message": "bans and last good flags are forgotten; the flags in force stay"}
+        return {"message": "bans and last good flags are forgotten; the flags in force stay", **not_stored()}
+
+    def not_stored() -> Answer:
+        """Return why the ledger did not take an order: it holds for this daemon, and the next will not know of it."""
+        status = told()
+        return {"not_stored": status.problem} if status is not None and status.problem is not None else {}
 
     commands = {"restart": restart, "pause": pause, "resume": resume, "forget": forget}
     return {name: Command(answer, changing=True) for name, answer in commands.items()}

@@ -77,6 +77,18 @@ def forgetting(_request: Mapping[str, Any], _peer: Peer) -> Mapping[str, Any]:
     return {"message": "bans are forgotten"}
 
 
+def forgetting_for_now(_request: Mapping[str, Any], _peer: Peer) -> Mapping[str, Any]:
+    """Forget, on a full disk."""
+    return {"message": "bans are forgotten", "not_stored": "the disk is \x1bfull"}
+
+
+def test_an_order_that_was_not_stored_is_done_and_warns(folder: Path) -> None:
+    """Whoever gave it must give it again to the next vllmd."""
+    commands = {"forget": Command(forgetting_for_now, changing=True)}
+    done = answering(folder, commands, lambda: vllmd(folder, "forget", "--yes"))
+    assert (done.returncode, done.stderr) == (0, "vllmd: done, until vllmd is restarted: the disk is \\x1bfull\n")
+
+
 @pytest.mark.parametrize("args", [("history",), ("explain", "D1"), ("explain",)])
 def test_daemon_and_file_tell_the_same(folder: Path, args: tuple[str, ...]) -> None:
     """What the daemon answers is what the ledger says without it."""

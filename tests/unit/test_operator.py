@@ -66,6 +66,17 @@ def test_resume_tells_how_long_it_was_paused() -> None:
         commands["resume"].answer({}, Peer(1, 0, 0))
 
 
+@pytest.mark.parametrize("command", ["pause", "resume", "forget"])
+def test_an_order_that_is_not_stored_is_said_to_be_none(command: str) -> None:
+    """On a full disk an order holds for this daemon; whoever gave it learns that the next one will not know."""
+    built = house(settings(Slo()))
+    built.loop.begin()
+    commands = operator_commands(built.loop, built.clock, lambda: built.told[-1])
+    assert "not_stored" not in commands["pause"].answer({"for_s": 60}, Peer(1, 0, 0))
+    built.ledger.problem = "the disk is full"
+    assert commands[command].answer({"for_s": 60}, Peer(1, 0, 0))["not_stored"] == "the disk is full"
+
+
 def test_a_question_about_the_past_is_read_whole() -> None:
     """Every field may be left out; the command's own name is none of them."""
     assert read_asked({"command": "history"}) == Asked()

@@ -66,13 +66,16 @@ def the_place(asked: Asked) -> Places:
 def order(place: Places, command: str, **arguments: object) -> dict[str, Any]:
     """Return the daemon's answer to a command that changes something; end with the refusal's exit code otherwise."""
     try:
-        return ask(place.control, command, _ANSWER_LIMIT_S, **arguments)
+        answer = ask(place.control, command, _ANSWER_LIMIT_S, **arguments)
     except DeniedError as error:
         fail(str(error), f"sudo vllmd {command} {place.name}", Exit.NO_PERMISSION)
     except UnreachableError as error:
         fail(str(error), f"vllmd status {place.name}", Exit.UNREACHABLE)
     except ControlError as error:
         fail(str(error), f"vllmd status {place.name}", Exit.REFUSED)
+    if "not_stored" in answer:
+        click.echo(f"vllmd: done, until vllmd is restarted: {plain(str(answer['not_stored']))}", err=True)
+    return answer
 
 
 def fail(problem: str, next_command: str, code: Exit) -> NoReturn:
