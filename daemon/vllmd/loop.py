@@ -181,6 +181,7 @@ class Loop:
 
     def _on_ready(self, generation: int) -> None:
         outcome = self.supervisor.ready()
+        self._past.settle(self._journal, self.supervisor.fingerprint, self._instance.baseline)
         self._past.visited.add(self.supervisor.flags)
         self._past.served = self.supervisor.flags
         self._window, self._assessment = Window(self._window.span_s), None
@@ -211,6 +212,7 @@ class Loop:
     def _on_failure(self, failure: Failure) -> None:
         self._journal.failure(failure, self._now_s)
         launch = self.supervisor.life.launch
+        self._past.settle(self._journal, self.supervisor.fingerprint, self._instance.baseline)
         self._past.failed(failure, self.supervisor.flags, self._now_s)
         self._past.failure_log = launch.log_path if launch and launch.leader else None
         outcome = self.supervisor.failed()

@@ -28,13 +28,22 @@ class Past:
     harmful: set[tuple[str, FlagValue | None]] = field(default_factory=set)  # values that latency changes took back
     served: Flags | None = None  # the last flags that served
     too_low: float | None = None  # a utilization at which the KV pool was too small
+    fingerprint: str | None = None  # that the bans are of
     failure_log: str | None = None  # of the launch that failed last, None if it had no process
 
     def recall(self, journal: Journal, fingerprint: str, baseline: Flags, now_s: float) -> None:
         """Take in what the ledger keeps for this fingerprint; flags get the secrets of the baseline back."""
-        shown = journal.masked(baseline)
         self.voluntary_s.extend(journal.voluntary_since(now_s - _DAY_S))
         self.harmful.update(journal.harmful())
+        self.settle(journal, fingerprint, baseline)
+
+    def settle(self, journal: Journal, fingerprint: str, baseline: Flags) -> None:
+        """Let the bans be those of this fingerprint: vLLM may have been upgraded under a running daemon."""
+        if fingerprint == self.fingerprint:
+            return
+        self.fingerprint, self.too_low = fingerprint, None
+        self.bans.clear()
+        shown = journal.masked(baseline)
         for ban in bans_of(journal.tried(fingerprint)):
             self.bans.append(replace(ban, flags=_unmasked(ban.flags, shown, baseline)))
 

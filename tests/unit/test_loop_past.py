@@ -217,6 +217,22 @@ def test_what_did_harm_is_known_to_the_next_daemon_unless_forgotten(*, forgets: 
     assert (later.state == ServerState.SERVING) is harmful
 
 
+def test_what_crashed_under_another_vllm_is_tried_again() -> None:
+    """An upgrade under a running vllmd ends the bans of the version before: two steps lead back to what crashed."""
+    built = recovered()
+    older = built.loop.supervisor.instance
+    built.loop.supervisor.instance = replace(older, catalogue=replace(older.catalogue, version="0.34.0"))
+    built.loop.restart()
+    built.drained()
+    built.ready()
+    for _ in range(2):
+        serve_for(built, DAY_S + 60)
+        built.drained()
+        built.ready()
+        serve_for(built, 61)
+    assert built.flags[UTILIZATION] == "0.9"
+
+
 @pytest.mark.parametrize("for_s", [3600.0, None])
 def test_in_a_pause_a_crash_is_not_answered_until_its_end(for_s: float | None) -> None:
     """The server stays down and says why; the operator's word, or the end of the pause, recovers it."""
