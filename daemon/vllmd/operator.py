@@ -2,7 +2,6 @@
 
 import pwd
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,7 @@ def operator_commands(loop: Loop, clock: Clock, told: Callable[[], Status | None
         return {"id": change.id, "message": loop.supervisor.life.message}
 
     def pause(request: Request, peer: Peer) -> Answer:
-        asked = read_pause(request, clock.now_s(), _name_of(peer))
-        order = replace(asked, reason=loop.supervisor.instance.masker.mask(asked.reason))
+        order = read_pause(request, clock.now_s(), _name_of(peer), loop.supervisor.instance.masker.mask)
         loop.pause(order)
         return {"paused": pause_document(order), "state": loop.supervisor.life.state.value, **not_stored()}
 
@@ -96,16 +94,20 @@ def _from_ledger(read: Callable[[], Answer]) -> Answer:
         raise ControlError(str(error)) from error
 
 
-def read_pause(request: Request, now_s: float, by: str) -> Pause:
-    """Return the pause that is asked for: `for_s` seconds, or null for one without an end. ControlError if wrong."""
+def read_pause(request: Request, now_s: float, by: str, mask: Callable[[str], str]) -> Pause:
+    """Return the pause that is asked for: `for_s` seconds, or null for one without an end. ControlError if wrong.
+
+    The reason is masked before it is cut: a part of a secret is none that a masker knows.
+    """
     for_s, reason = request.get("for_s"), request.get("reason", "")
     number = isinstance(for_s, int | float) and not isinstance(for_s, bool) and 0 < for_s <= PAUSE_LIMIT_S
     if "for_s" not in request or not (for_s is None or number):
         raise ControlError(f"for_s: found {for_s!r}, wanted seconds above 0 and up to {PAUSE_LIMIT_S:.0f}, or null")
     if not isinstance(reason, str):
         raise ControlError(f"reason: found {reason!r}, wanted a text")
+    reason = plain(mask(reason), _REASON_CHARS)
     until_s = None if for_s is None else now_s + float(for_s)
-    return Pause(now_s, until_s, by, plain(reason, _REASON_CHARS), keeps_recovery=request.get("keep_recovery") is True)
+    return Pause(now_s, until_s, by, reason, keeps_recovery=request.get("keep_recovery") is True)
 
 
 def _name_of(peer: Peer) -> str:

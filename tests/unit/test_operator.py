@@ -21,8 +21,10 @@ from vllmd.report.ledger_history import Asked
 def test_a_pause_is_read_whole() -> None:
     """Length, reason and what it keeps come from the request; the reason is one harmless line."""
     request = {"for_s": 60, "reason": "CHG-1\n\x1b", "keep_recovery": True}
-    assert read_pause(request, 1000.0, "anna") == Pause(1000.0, 1060.0, "anna", "CHG-1\\n\\x1b", keeps_recovery=True)
-    assert read_pause({"for_s": None}, 1000.0, "anna") == Pause(1000.0, None, "anna")
+    assert read_pause(request, 1000.0, "anna", str) == Pause(
+        1000.0, 1060.0, "anna", "CHG-1\\n\\x1b", keeps_recovery=True
+    )
+    assert read_pause({"for_s": None}, 1000.0, "anna", str) == Pause(1000.0, None, "anna")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_a_pause_is_read_whole() -> None:
 def test_a_wrong_pause_is_refused(request_: dict[str, Any]) -> None:
     """What is no length of time, or too long, is refused with what was found."""
     with pytest.raises(ControlError, match="found"):
-        read_pause(request_, 0.0, "anna")
+        read_pause(request_, 0.0, "anna", str)
 
 
 def test_a_secret_in_the_reason_goes_nowhere() -> None:
@@ -52,6 +54,9 @@ def test_a_secret_in_the_reason_goes_nowhere() -> None:
     assert answer["paused"]["reason"] == "key ***"
     assert built.told[-1].pause is not None
     assert built.told[-1].pause.reason == "key ***"
+    long = "x" * 190 + " planted-api-key-1"  # what is cut off must not leave the beginning of the key
+    answer = commands["pause"].answer({"for_s": 60, "reason": long}, Peer(1, 0, 0))
+    assert answer["paused"]["reason"] == "x" * 190 + " ***"
 
 
 def test_resume_tells_how_long_it_was_paused() -> None:
