@@ -168,9 +168,9 @@ def before(connection: sqlite3.Connection, told: Told) -> Before:
     """Return what was known when a decision was made."""
     launch = _launch_before(connection, told)
     found = _failure_of(connection, told, launch)
-    bans = _bans(connection, told, launch) if launch is not None else []
+    bans, banned = _bans(connection, told, launch) if launch is not None else ((), 0)
     failed_at_s, failure = (None, None) if found is None else found
-    return Before(failure, failed_at_s, launch, tuple(bans[:_BANS]), len(bans))
+    return Before(failure, failed_at_s, launch, bans, banned)
 
 
 def _conditions(asked: Asked, before: int | None) -> tuple[str, list[object]]:
@@ -255,17 +255,20 @@ def _failure_of(connection: sqlite3.Connection, told: Told, launch: Launch | Non
     return None if failure is None else (row[0], failure)
 
 
-def _bans(connection: sqlite3.Connection, told: Told, launch: Launch) -> list[Failure]:
-    """Return the failures that forbade flags on the fingerprint of a launch then, newest first."""
+def _bans(connection: sqlite3.Connection, told: Told, launch: Launch) -> tuple[tuple[Failure, ...], int]:
+    """Return the newest failures that forbade flags on the fingerprint of a launch then, and how many there were."""
+    kinds = sorted(OF_FLAGS)
     query = (
-        "SELECT f.payload FROM failures f JOIN launches l ON l.generation = f.generation "
-        "WHERE f.at_s <= ? AND json_extract(l.payload, '$.fingerprint') = ? "
+        "SELECT f.payload, count(*) OVER () FROM failures f JOIN launches l ON l.generation = f.generation "  # noqa: S608 - marks
+        f"WHERE f.at_s <= ? AND f.kind IN ({', '.join('?' * len(kinds))}) "
+        "AND json_extract(l.payload, '$.fingerprint') = ? "
         "AND l.at_s > coalesce((SELECT max(o.at_s) FROM orders o WHERE o.kind = 'Forget' AND o.at_s <= ?), 0) "
-        "ORDER BY f.seq DESC"
+        "ORDER BY f.seq DESC LIMIT ?"
     )
-    rows = connection.execute(query, (told.at_s, launch.fingerprint, told.at_s)).fetchall()
-    failures = (failure for (payload,) in rows if (failure := _decoded(payload, Failure)) is not None)
-    return [failure for failure in failures if failure.kind in OF_FLAGS]
+    values = (told.at_s, *kinds, launch.fingerprint, told.at_s, _BANS)
+    rows = connection.execute(query, values).fetchall()
+    found = (_decoded(payload, Failure) for payload, _ in rows)
+    return tuple(failure for failure in found if failure is not None), rows[0][1] if rows else 0
 
 
 def _decoded(payload: str, kind: type[T]) -> T | None:
