@@ -14,6 +14,8 @@ from vllmd_policies.runtime_oom import runtime_oom
 from vllmd_policies.start_deadline import start_deadline
 from vllmd_policies.start_oom import start_oom
 from vllmd_policies.step_back import step_back
+from vllmd_policies.switched_off import switched_off
+from vllmd_policies.variable_helps import variable_helps
 
 BUILT_IN: tuple[Policy, ...] = (
     own_flag_refused,  # before no_flag_helps: what vllmd changed itself needs no operator
@@ -24,6 +26,8 @@ BUILT_IN: tuple[Policy, ...] = (
     start_oom,
     host_oom,
     start_deadline,
+    variable_helps,
+    switched_off,
     refused_flags,
     no_flag_helps,
     restart_unchanged,

@@ -1,5 +1,6 @@
 """The operator must act: what was asked for does not exist, or is not to be had. Trying again changes nothing."""
 
+from vllmd.decide.no_cause import GUESSED
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import FailureClass
 from vllmd_policies.memory_arithmetic import proposal
@@ -14,7 +15,7 @@ _KINDS = frozenset(
         FailureClass.NO_DEVICE,
     }
 )
-_OF_THE_HOST = frozenset({"host"})  # causes that heal by the operator's hand alone
+_OF_THE_HOST = frozenset({"host", GUESSED})  # causes that heal by the operator's hand alone
 _HUB_SILENT = "hub-silent"
 
 
@@ -25,6 +26,9 @@ def no_flag_helps(situation: Situation) -> Proposal | None:
         return None
     if failure.cause == _HUB_SILENT and (situation.supervised or situation.repeats < situation.thresholds.patience):
         return proposal("no_flag_helps", failure, Wish.WAIT_THEN_RETRY, f"{failure.summary}; it is asked again")
+    if failure.cause == GUESSED and situation.supervised and situation.repeats == 0:
+        text = "no known refusal, so the same is tried once more"
+        return proposal("no_flag_helps", failure, Wish.RETRY_UNCHANGED, f"{failure.summary}; {text}")
     if failure.kind is FailureClass.PORT_IN_USE and situation.host.port_holder_is_ours:
         pid = situation.host.port_holder_pid
         who = f"our own process {pid}" if pid else "a process of our own"

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 
+from vllmd.decide.numbers import GIB
 from vllmd.model.argv import canonical_name
 from vllmd.model.decision import Proposal, Situation, Wish
 from vllmd.model.failure import Failure
@@ -33,6 +34,11 @@ _SUCCESSORS: Mapping[str, str] = {
 _SHORT: Mapping[str, str] = {"-tp": TENSOR_PARALLEL, "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size"}
 _NAMING = ("argument", "ambiguous", "field")  # the words that may hold the option's name
 _PERCENT = 100.0
+# Switches that vLLM refuses without the option (cli_args.py, 0.6 to 0.33): they go with it.
+_SWITCHES: Mapping[str, str] = {"tool-call-parser": "enable-auto-tool-choice"}
+# Of the host's memory: vLLM up to 0.17 warns above 0.4 and refuses above 0.7 (config/cache.py).
+_SWAP_PART = 0.25
+_SWAP = "swap-space"
 Changes = dict[str, FlagValue | None]
 
 
@@ -73,7 +79,11 @@ def _without_value(situation: Situation, failure: Failure) -> tuple[Changes, str
     if named == UTILIZATION and given is not None and situation.thresholds.least_percent <= given < _PERCENT:
         part = f"{given / _PERCENT:g}"
         return {UTILIZATION: part}, f"{part} is {given:g} %"
-    return {named: None}, ""
+    changes: Changes = {named: None}
+    if (switch := _SWITCHES.get(named)) in situation.flags and switch is not None:
+        changes[switch] = None
+        return changes, f"{switch} needs it, and goes with it"
+    return changes, ""
 
 
 def _spellings(text: str) -> list[str]:
@@ -118,6 +128,13 @@ def _on_these_devices(_: Situation, failure: Failure) -> tuple[Changes, str]:
     return {}, f"lower {TENSOR_PARALLEL} to what is there ({there}), or give the server more GPUs"
 
 
+def _less_swap(situation: Situation, failure: Failure) -> tuple[Changes, str]:
+    """Take a part of the host's memory, dealt out to the ranks, in whole GiB; none at all is allowed."""
+    ranks = situation.flags.number(TENSOR_PARALLEL) or 1.0
+    size = int(_SWAP_PART * failure.numbers["host_bytes"] / GIB / max(1.0, ranks))
+    return {_SWAP: str(size)}, f"{_SWAP} -> {size}"
+
+
 def _as_ranked(_: Situation, failure: Failure) -> tuple[Changes, str]:
     """Allow the rank that the adapter has."""
     rank = f"{failure.numbers['rank_tokens']:.0f}"
@@ -139,6 +156,7 @@ _NEEDED: Mapping[str, frozenset[str]] = {
     "batched-below-length": frozenset({"asked_tokens"}),
     "heads": frozenset({"heads", "ranks"}),
     "lora-rank": frozenset({"rank_tokens"}),
+    "swap-space": frozenset({"host_bytes"}),
 }
 _FITS: Mapping[str, Callable[[Situation, Failure], tuple[Changes, str] | None]] = {
     "unknown": _without_unknown,
@@ -150,4 +168,5 @@ _FITS: Mapping[str, Callable[[Situation, Failure], tuple[Changes, str] | None]] 
     "devices": _on_these_devices,
     "bfloat16": _half,
     "lora-rank": _as_ranked,
+    "swap-space": _less_swap,
 }

@@ -3,8 +3,8 @@
 In order:
 1. Loading the weights: no flag of ours makes them smaller.
 2. Warming up the sampler or pooler: fewer sequences, else less utilization, else the room of the graphs.
-3. Measuring memory, before there is a pool: fewer images and videos, a smaller step, a shorter context; utilization has
-   no effect yet.
+3. Measuring memory, before there is a pool: fewer images and videos, a smaller step, fewer prompts or a shorter
+   context; utilization has no effect yet.
 4. Capturing graphs and after: less utilization, else smaller graphs, else none, which leaves their memory to the pool.
 """
 
@@ -17,6 +17,7 @@ from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import (
     BATCHED_TOKENS,
     CAPTURE_SIZE,
+    CHUNKED_PREFILL,
     ENFORCE_EAGER,
     MAX_MODEL_LEN,
     MAX_NUM_SEQS,
@@ -39,6 +40,9 @@ from vllmd_policies.memory_arithmetic import (
 
 _KINDS = frozenset({FailureClass.WARMUP_OOM, FailureClass.GRAPH_CAPTURE_OOM, FailureClass.WEIGHTS_DO_NOT_FIT})
 _PER_REQUEST = "limit-mm-per-prompt"
+# What vLLM measures at least without chunked prefill, whatever the length (0.5 to 0.7, config.py).
+_SHORT_TOKENS = 2048
+_SEQUENCES = 256  # their default there
 _JSON_LIMITS_SINCE = (0, 9)  # before, the limits are written image=1,video=0
 
 
@@ -56,7 +60,12 @@ def start_oom(situation: Situation) -> Proposal | None:
         return remedy or _stop(failure, f"lower {MAX_NUM_SEQS} or {UTILIZATION}")
     if _before_the_pool(failure):
         advice = f"lower {BATCHED_TOKENS}, or what one request may hold of images and video ({_PER_REQUEST})"
-        remedy = _fewer_media(situation, failure) or _smaller_steps(situation, failure) or _shorter(situation, failure)
+        remedy = (
+            _fewer_media(situation, failure)
+            or _smaller_steps(situation, failure)
+            or _fewer_measured(situation, failure)
+            or _shorter(situation, failure)
+        )
         return remedy or _stop(failure, f"utilization has no effect here: {advice}")
     remedy = _less_pool(situation, failure) or _smaller_graphs(situation, failure) or _no_graphs(situation, failure)
     return remedy or _stop(failure, f"lower {UTILIZATION}, or set {ENFORCE_EAGER}")
@@ -117,6 +126,20 @@ def _smaller_steps(situation: Situation, failure: Failure) -> Proposal | None:
         return None
     text = f"{BATCHED_TOKENS} -> {target}: the largest step needs less, and utilization has no effect"
     return _wish(failure, Wish.CHANGE_FLAGS, text, {BATCHED_TOKENS: str(target)})
+
+
+def _fewer_measured(situation: Situation, failure: Failure) -> Proposal | None:
+    """Halve the sequences where whole prompts are measured and are short: each brings its images, if it has any."""
+    length = situation.flags.number(MAX_MODEL_LEN)
+    whole_prompts = not situation.flags.get(CHUNKED_PREFILL, situation.chunked_prefill_default)
+    if not whole_prompts or length is None or length > _SHORT_TOKENS or not may_move(situation, MAX_NUM_SEQS):
+        return None
+    present = situation.flags.number(MAX_NUM_SEQS) or situation.max_num_seqs or _SEQUENCES
+    target = int(present) >> (situation.repeats + 1)
+    if target < max(1.0, lowest(situation, MAX_NUM_SEQS)):
+        return None
+    text = f"{MAX_NUM_SEQS} {present:.0f} -> {target}: prompts are short, so their number is what is measured"
+    return _wish(failure, Wish.CHANGE_FLAGS, text, {MAX_NUM_SEQS: str(target)})
 
 
 def _shorter(situation: Situation, failure: Failure) -> Proposal | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from vllmd.decide.log_lines import Line, message
 from vllmd.decide.log_phase import DOING, PHASES, later
 from vllmd.decide.log_reading import Match, Reading
-from vllmd.decide.no_cause import Ending, ending_of
+from vllmd.decide.no_cause import Ending, ending_of, refusal_of
 from vllmd.decide.numbers import GIB, show_numbers
 from vllmd.decide.refine import Clues, refined
 from vllmd.decide.vllm_defaults import default_utilization
@@ -74,7 +74,16 @@ def _deciding(reading: Reading, end: LaunchEnd) -> Match | None:
     follower = reading.follower
     if follower is not None and follower.kind is FailureClass.EXTERNAL_STOP and end.state is ProcessState.STARTING:
         return None  # the answer to our own SIGTERM, which ended a start that stood still
+    if follower is not None and _says_less(follower, reading):
+        return None
     return follower
+
+
+def _says_less(follower: Match, reading: Reading) -> bool:
+    """Whether a line only says that something died, below an error that says what was refused."""
+    bare = not follower.row.cause and "code" not in follower.words
+    above = reading.error is not None and reading.error.number < follower.line.number
+    return bare and above and refusal_of(reading) is not None
 
 
 def _without_cause(reading: Reading, end: LaunchEnd) -> Ending:

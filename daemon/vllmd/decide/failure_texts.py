@@ -1,7 +1,7 @@
 """The texts that decide: what vLLM, torch and their libraries print, what it means, and what is said of it.
 
-A text for a new failure is a new row in memory_texts, asking_texts or fault_texts, and nothing else. Groups of a
-pattern are numbers and words by their names (numbers.py).
+A text for a new failure is a new row in memory_texts, asking_texts, start_texts or fault_texts, and nothing else.
+Groups of a pattern are numbers and words by their names (numbers.py).
 """
 
 import re
@@ -14,10 +14,11 @@ from vllmd.decide.log_lines import OPEN_ECHOES
 from vllmd.decide.log_phase import MARKS
 from vllmd.decide.memory_texts import ALLOCATING, MEMORY_FACTS, PLANNING
 from vllmd.decide.numbers import NUMBER
+from vllmd.decide.start_texts import STARTS
 from vllmd.decide.text_row import Fact, Row, fact
 
 # The first row of a line that matches is the one that counts.
-ROWS: tuple[Row, ...] = (*PLANNING, *ALLOCATING, *MODEL, *ARGUMENTS, *DEVICE, *FAULTS, *FOLLOWING)
+ROWS: tuple[Row, ...] = (*PLANNING, *ALLOCATING, *STARTS, *MODEL, *ARGUMENTS, *DEVICE, *FAULTS, *FOLLOWING)
 
 FACTS: tuple[Fact, ...] = (
     fact("args: ", rf"['( ]gpu_memory_utilization'?[:=] ?(?P<utilization>{NUMBER})"),

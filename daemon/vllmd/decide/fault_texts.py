@@ -6,12 +6,16 @@ Templates: vLLM 0.5 to 0.33 as read from its source, torch, the CUDA driver and 
 from vllmd.decide.text_row import Row, both, row
 from vllmd.model.failure import FailureClass
 
+# What a rank says whose neighbour failed: the neighbour's own words count, also below it.
+LINKS = "links"
+
 DEVICE: tuple[Row, ...] = (
     both(
         "rror",
         r"(?P<what>No (?:CUDA|HIP|XPU) (?:GPUs|devices) are available|Found no NVIDIA driver|"
         r"Failed to infer device type|Device string must not be empty|"
-        r"Error \d+: system not yet initialized|CUDA driver version is insufficient|"
+        r"Error \d+: (?:system not yet initialized|system has unsupported display driver|forward compatibility was "
+        r"attempted)|CUDA driver version is insufficient|"
         r"[Nn]o CUDA-capable device is detected|driver on your system is too old|Driver/library version mismatch|"
         r"libcuda\.so\.1: cannot open shared object|NVML Shared Library Not Found|CUDA initialization error)",
         "vLLM finds no usable device: {what}",
@@ -20,7 +24,9 @@ DEVICE: tuple[Row, ...] = (
     both(
         "rror",
         r"CUDA error: (?P<what>system not yet initialized|no CUDA-capable device|invalid device ordinal|"
-        r"initialization error|CUDA-capable device\(s\) is/are busy or unavailable)",
+        r"initialization error|CUDA-capable device\(s\) is/are busy or unavailable|"
+        r"system has unsupported display driver|forward compatibility was attempted|"
+        r"the provided PTX was compiled with an unsupported toolchain)",
         "vLLM finds no usable device: {what}",
         FailureClass.NO_DEVICE,
     ),
@@ -58,6 +64,7 @@ FAULTS: tuple[Row, ...] = (
         r"Watchdog caught collective operation timeout",
         "the GPUs stopped answering each other while {doing} (NCCL watchdog)",
         FailureClass.INFRA_FAULT,
+        cause=LINKS,
     ),
     both(
         "Insufficient space in",
@@ -85,6 +92,13 @@ FAULTS: tuple[Row, ...] = (
         r"NCCL error(?: in)?: .*|ncclSystemError|ncclUnhandledCudaError|ncclRemoteError|ncclInternalError",
         "the GPUs could not talk to each other while {doing} (NCCL)",
         FailureClass.INFRA_FAULT,
+        cause=LINKS,
+    ),
+    both(
+        "heartbeat",
+        r"No heartbeat received from MQLLMEngine",
+        "the engine did not answer while {doing}",
+        FailureClass.HANG,
     ),
     both(
         "rror",
@@ -122,6 +136,14 @@ FAULTS: tuple[Row, ...] = (
 
 # What follows from a cause. Without one in the log it is all that is known.
 FOLLOWING: tuple[Row, ...] = (
+    both(
+        "orker proc",
+        r"Worker proc (?P<who>\S+) died unexpectedly \(exit code: (?P<code>-7)\)",
+        "worker {who} was ended by SIGBUS while {doing}; /dev/shm may be too small (--shm-size or --ipc=host)",
+        FailureClass.INFRA_FAULT,
+        root=False,
+        cause="host",
+    ),
     both(
         "orker proc",
         r"Worker proc (?P<who>\S+) died unexpectedly(?: \(exit code: (?P<code>-?\d+)\))?",
@@ -209,6 +231,21 @@ FOLLOWING: tuple[Row, ...] = (
         FailureClass.INFRA_FAULT,
         root=False,
         quiet=True,
+    ),
+    both(
+        "us error",
+        r"\b[Bb]us error\b",
+        "the program was ended by SIGBUS while {doing}; /dev/shm may be too small (--shm-size or --ipc=host)",
+        FailureClass.INFRA_FAULT,
+        root=False,
+        cause="host",
+    ),
+    both(
+        "Engine process (pid",
+        r"Engine process \(pid \d+\) died",
+        "the engine died while {doing}",
+        FailureClass.INFRA_FAULT,
+        root=False,
     ),
     both(
         "egmentation fault",

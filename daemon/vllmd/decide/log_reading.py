@@ -16,6 +16,7 @@ from vllmd.decide.failure_texts import (
     ROWS,
     Work,
 )
+from vllmd.decide.fault_texts import LINKS
 from vllmd.decide.log_lines import ECHOES, Line, heard, is_access, is_echo, is_logged, opens_echo
 from vllmd.decide.log_phase import MARKS, PHASES
 from vllmd.decide.numbers import read_groups
@@ -31,6 +32,7 @@ _SHAPE_CHARS = 500
 _DIGITS = b"0123456789"
 _BARE_KEYS = tuple((key, key.encode().translate(None, _DIGITS)) for key in KEYS)
 _BARE_ECHOES = tuple(mark.encode() for mark in ECHOES)
+_NO_MORE_THAN_LINKS = frozenset({FailureClass.INFRA_FAULT, FailureClass.HANG})
 _ERRORS = frozenset(key for key in KEYS if any(key in error or error in key for error in ERROR_KEYS))
 
 
@@ -188,7 +190,7 @@ class Reading:
         """Keep the earliest root and the earliest follower; later lines of the root's class only add numbers."""
         if not match.row.root:
             self.follower = self.follower or match
-        elif self.root is None:
+        elif self.root is None or (self.root.row.cause == LINKS and _explains_broken_links(match)):
             self.root = match
         elif match.kind is self.root.kind:
             free, least = match.numbers.get("free_bytes"), self.root.numbers.get("free_bytes")
@@ -205,6 +207,11 @@ class Reading:
                     numbers, words = read_groups(found)
                     self.facts |= numbers
                     self.words |= words
+
+
+def _explains_broken_links(match: Match) -> bool:
+    """Whether a line says what ended a rank, which leaves the others with errors of their links, often first."""
+    return match.row.cause == "host" or match.kind not in _NO_MORE_THAN_LINKS
 
 
 # What a key that stands in a line can lead to.

@@ -28,6 +28,11 @@ _HINTS = {
     "SIGBUS": "; /dev/shm may be too small (--shm-size or --ipc=host)",
     "SIGILL": "; this build of vLLM uses instructions that the processor lacks",
 }
+# The cause of a class that only the kind of the error and the phase tell.
+GUESSED = "guessed"
+_REFUSALS = re.compile(r"(?:\w+\.)*(?:ValueError|NotImplementedError|AssertionError|KeyError|ValidationError): \S")
+_MISMATCHES = re.compile(r"(?:TypeError|AttributeError): \S")
+_REFUSED_IN = {Phase.CONFIG: FailureClass.INVALID_COMBINATION, Phase.LOADING: FailureClass.UNSUPPORTED_MODEL}
 _CRASHING = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"})
 
 
@@ -50,6 +55,8 @@ def ending_of(reading: Reading, end: LaunchEnd) -> Ending:
         return Ending(
             FailureClass.HOST_OOM, f"the kernel ended vLLM for want of host memory while it was {doing}", last
         )
+    if reading.follower is not None and (kind := refusal_of(reading)) is not None and reading.error is not None:
+        return _given_up(kind, reading.error, doing)
     if reading.shutdown and (name or end.host.stop_requested is False):
         return Ending(FailureClass.EXTERNAL_STOP, "somebody else asked vLLM to stop, and it was shutting down", last)
     if name:
@@ -64,7 +71,29 @@ def ending_of(reading: Reading, end: LaunchEnd) -> Ending:
             FailureClass.INFRA_FAULT, f"vLLM ended with {code} while {doing}; its log does not say why", last, "unknown"
         )
     text = message(reading.error.text)
+    if (kind := refusal_of(reading)) is not None:
+        return _given_up(kind, reading.error, doing)
     return Ending(FailureClass.INFRA_FAULT, f"vLLM ended with {code} while {doing}: {text}", reading.error, "unknown")
+
+
+def refusal_of(reading: Reading) -> FailureClass | None:
+    """Return what an error that no row knows refuses by its kind: what was asked for, or the model; None for neither.
+
+    Before the weights are loaded, vLLM raises these for arguments that it cannot follow, and while it loads them for
+    files and layers that it cannot use; Python raises others where libraries of two versions meet. None of it heals by
+    itself; what comes later may.
+    """
+    kind = _REFUSED_IN.get(reading.phase)
+    if reading.error is None or kind is None:
+        return None
+    text = message(reading.error.text)
+    if _MISMATCHES.match(text):
+        return FailureClass.INFRA_FAULT
+    return kind if _REFUSALS.match(text) else None
+
+
+def _given_up(kind: FailureClass, error: Line, doing: str) -> Ending:
+    return Ending(kind, f"vLLM gave up while {doing}: {message(error.text)}", error, GUESSED)
 
 
 def _by_signal(name: str, doing: str, last: Line | None, end: LaunchEnd) -> Ending:
