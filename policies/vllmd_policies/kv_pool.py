@@ -138,6 +138,8 @@ def _larger(situation: Situation, failure: Failure) -> Proposal | None:
     """Raise utilization by what is missing; None if it may not move, has no effect, or cannot rise far enough."""
     if not may_move(situation, UTILIZATION) or pool_is_fixed(situation, failure):
         return None
+    if not situation.supervised and "fitting_tokens" in failure.numbers and total_bytes(situation, failure) is None:
+        return None  # nobody knows how far: the length that fits is the safer answer
     present, top = utilization(situation, failure), highest_utilization(situation, failure)
     if not situation.supervised and "fitting_tokens" in failure.numbers:
         top = min(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from vllmd.decide.numbers import MIB
-from vllmd.decide.vllm_defaults import at_least
+from vllmd.decide.vllm_defaults import at_least, counts_whole_device
 from vllmd.model.decision import Domain, Proposal, Situation, Wish
 from vllmd.model.failure import Failure
 from vllmd.model.flags import (
@@ -71,7 +71,7 @@ def upper_bound(situation: Situation) -> float:
 
 
 def highest_utilization(situation: Situation, failure: Failure) -> float:
-    """Return the guard's upper bound of the utilization, or what is free on the device if that is less."""
+    """Return the guard's upper bound of the utilization, or what is free on the device or beside others if less."""
     top, total = upper_bound(situation), total_bytes(situation, failure)
     free, context = failure.numbers.get("free_bytes"), 0
     if free is None:
@@ -80,6 +80,9 @@ def highest_utilization(situation: Situation, failure: Failure) -> float:
     # ended process has not given back yet, and no limit.
     if total and free is not None and free >= utilization(situation, failure) * total:
         top = min(top, round_down((free - context) / total, 0.001))
+    others = failure.numbers.get("others_bytes")
+    if total and others and not counts_whole_device(situation.version):
+        top = min(top, round_down((total - others - situation.thresholds.context_bytes) / total, 0.001))
     return top
 
 

@@ -94,7 +94,9 @@ def _less_pool(situation: Situation, failure: Failure, blind_step: float | None 
     """Take from the pool what the allocation lacked."""
     total, lacking = total_bytes(situation, failure), lacking_bytes(failure)
     margin = situation.thresholds.capture_margin_part
-    freed = None if total is None or lacking is None else lacking + margin * total
+    # An estimate of the graphs below nothing gave the pool memory that is not there (vLLM 0.24 to 0.26 print such).
+    phantom = max(0.0, -failure.numbers.get("graphs_bytes", 0.0))
+    freed = None if total is None or lacking is None else lacking + margin * total + phantom
     target = lowered_utilization(situation, failure, freed, margin if blind_step is None else blind_step)
     if target is None:
         return None

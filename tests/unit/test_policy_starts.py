@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from captures import diagnose_lines, failure_of, situation
+from captures import GIB, diagnose_lines, failure_of, situation
 from vllmd.decide.propose import propose
 from vllmd.model.decision import Wish
 from vllmd.model.failure import Failure, FailureClass
@@ -133,3 +133,29 @@ def test_other_failures_are_left_to_other_policies() -> None:
     told = propose(other, BUILT_IN)
     assert told is not None
     assert told.wish is Wish.STOP
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [("[16/96] /usr/local/cuda/bin/nvcc -c a.cu", "compiling"), ("[16/96] c++ -c b.cu", "compiling"), (LOADING, "")],
+)
+def test_a_compiler_at_work_is_what_filled_the_host(line: str, cause: str) -> None:
+    """Fewer of them at once is the remedy, where the kernel ended what had just begun to compile."""
+    failure = diagnose_lines([LOADED, line], exit_code=137, host=HostFacts(docker_oom_killed=True))
+    assert (failure.kind, failure.cause) == (FailureClass.HOST_OOM, cause)
+
+
+@pytest.mark.parametrize(("exit_code", "kind"), [(143, FailureClass.EXTERNAL_STOP), (1, FailureClass.INFRA_FAULT)])
+def test_a_worker_that_was_stopped_with_its_server_did_not_die(exit_code: int, kind: FailureClass) -> None:
+    """The same line is a death where the server itself got no signal."""
+    died = "ERROR 03-21 23:28:45 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 12 died, exit code: -15"
+    assert diagnose_lines(["INFO:     Application startup complete.", died], exit_code=exit_code).kind is kind
+
+
+def test_the_poorest_rank_decides_within_an_attempt() -> None:
+    """The pools of several ranks are printed in any order; an earlier attempt's no longer count."""
+    pools = [f"INFO 10-02 11:20:20 [gpu_worker.py:298] Available KV cache memory: {gib} GiB" for gib in (-2.9, -0.2)]
+    refused = "ValueError: No available memory for the cache blocks."
+    assert diagnose_lines([*pools, refused]).numbers["available_bytes"] == -2.9 * GIB
+    again = "INFO 10-02 11:21:00 [utils.py:233] non-default args: {'model_tag': 'm'}"
+    assert diagnose_lines([*pools, refused, again, pools[1], refused]).numbers["available_bytes"] == -0.2 * GIB

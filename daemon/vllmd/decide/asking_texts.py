@@ -234,7 +234,7 @@ MODEL: tuple[Row, ...] = (
     row(
         "rror",
         r"NameResolutionError|Temporary failure in name resolution|5\d\d Server Error|429 Client Error|"
-        r"Read timed out|ConnectTimeout|ReadTimeout",
+        r"Read timed out|ConnectTimeout|ReadTimeout|NewConnectionError",
         "the model hub does not answer",
         FailureClass.MODEL_ACCESS,
         cause="hub-silent",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from vllmd.decide.log_lines import Line, message
 from vllmd.decide.log_phase import DOING, PHASES, later
 from vllmd.decide.log_reading import Match, Reading
-from vllmd.decide.no_cause import Ending, ending_of, refusal_of
+from vllmd.decide.no_cause import STOPPING, Ending, ending_of, refused_above, signal_name
 from vllmd.decide.numbers import GIB, show_numbers
 from vllmd.decide.refine import Clues, refined
 from vllmd.decide.vllm_defaults import default_utilization
@@ -28,6 +28,7 @@ from vllmd.model.server import Phase
 SUMMARY_CHARS = 300
 # A rank that the kernel killed leaves the others with errors like these.
 _MAY_FOLLOW = frozenset({FailureClass.INFRA_FAULT, FailureClass.HANG})
+_STOPPED = frozenset({"-15", "-2"})  # SIGTERM and SIGINT, as the parent of a process reads them
 _OPTIONAL = re.compile(r"\[([^\]]*)\]")
 _NAME = re.compile(r"\{(\w+)\}")
 _FIELD = re.compile(r"[a-z][a-z0-9_.]{2,60}")
@@ -74,16 +75,14 @@ def _deciding(reading: Reading, end: LaunchEnd) -> Match | None:
     follower = reading.follower
     if follower is not None and follower.kind is FailureClass.EXTERNAL_STOP and end.state is ProcessState.STARTING:
         return None  # the answer to our own SIGTERM, which ended a start that stood still
-    if follower is not None and _says_less(follower, reading):
+    if follower is not None and (refused_above(reading) or _was_stopped_too(follower, end)):
         return None
     return follower
 
 
-def _says_less(follower: Match, reading: Reading) -> bool:
-    """Whether a line only says that something died, below an error that says what was refused."""
-    bare = not follower.row.cause and "code" not in follower.words
-    above = reading.error is not None and reading.error.number < follower.line.number
-    return bare and above and refusal_of(reading) is not None
+def _was_stopped_too(follower: Match, end: LaunchEnd) -> bool:
+    """Whether a process only got the signal that ended the server itself."""
+    return follower.words.get("code") in _STOPPED and signal_name(end.exit_code) in STOPPING
 
 
 def _without_cause(reading: Reading, end: LaunchEnd) -> Ending:

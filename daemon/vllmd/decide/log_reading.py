@@ -32,6 +32,7 @@ _SHAPE_CHARS = 500
 _DIGITS = b"0123456789"
 _BARE_KEYS = tuple((key, key.encode().translate(None, _DIGITS)) for key in KEYS)
 _BARE_ECHOES = tuple(mark.encode() for mark in ECHOES)
+_POOL = "available_bytes"
 _NO_MORE_THAN_LINKS = frozenset({FailureClass.INFRA_FAULT, FailureClass.HANG})
 _ERRORS = frozenset(key for key in KEYS if any(key in error or error in key for error in ERROR_KEYS))
 
@@ -152,6 +153,7 @@ class Reading:
                     self._begin(phase)
         if any(mark in text for mark in NEW_ATTEMPT) and (self.root or self.follower or self.phase is not Phase.CONFIG):
             self._forget()
+            self.facts.pop(_POOL, None)
             self.phase, self.shutdown = Phase.CONFIG, False
             self.standstill = Standstill()
         elif HEALTHY in text and self.follower is None:
@@ -205,6 +207,8 @@ class Reading:
             for fact in _FACTS_OF[key]:
                 if fact.key in text and (found := fact.pattern.search(text)):
                     numbers, words = read_groups(found)
+                    if _POOL in numbers:  # of the ranks the poorest decides
+                        numbers[_POOL] = min(numbers[_POOL], self.facts.get(_POOL, numbers[_POOL]))
                     self.facts |= numbers
                     self.words |= words
 

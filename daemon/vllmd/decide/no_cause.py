@@ -18,16 +18,19 @@ from vllmd.model.server import Phase
 
 _FIRST_SIGNAL_CODE = 128  # a shell's or a container's exit code for signal n is 128 + n
 _LAST_SIGNAL = 64
-_STOPPING = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
+STOPPING = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
 # Events after which somebody or something stops servers.
 _STOPPERS = re.compile(
-    r"\b(?:docker (?:stop|kill)|drain|evict|roll(?:out|ing)|redeploy|delet|reboot|shut ?down|stopp)", re.IGNORECASE
+    r"\b(?:docker (?:stop|kill)|liveness|drain|evict|roll(?:out|ing)|redeploy|delet|reboot|shut ?down|stopp)",
+    re.IGNORECASE,
 )
 # Crashes that come again until the operator acts.
 _HINTS = {
     "SIGBUS": "; /dev/shm may be too small (--shm-size or --ipc=host)",
     "SIGILL": "; this build of vLLM uses instructions that the processor lacks",
 }
+# What ninja prints as it compiles: "[16/96] /usr/local/cuda/bin/nvcc …".
+_COMPILES = re.compile(r"\[\d{1,6}/\d{1,6}\] \S*(?:nvcc|c\+\+|g\+\+|gcc|cc|clang)(?: |$)")
 # The cause of a class that only the kind of the error and the phase tell.
 GUESSED = "guessed"
 _REFUSALS = re.compile(r"(?:\w+\.)*(?:ValueError|NotImplementedError|AssertionError|KeyError|ValidationError): \S")
@@ -51,12 +54,10 @@ def ending_of(reading: Reading, end: LaunchEnd) -> Ending:
     doing, name, last = DOING[reading.phase], signal_name(end.exit_code), reading.last_words()
     if end.host.stop_requested:
         return Ending(FailureClass.CLEAN_EXIT, "vLLM ended as asked")
-    if end.host.oom_killed or (name == "SIGKILL" and reading.phase is Phase.LOADING and outgrows(end.host)):
-        return Ending(
-            FailureClass.HOST_OOM, f"the kernel ended vLLM for want of host memory while it was {doing}", last
-        )
-    if reading.follower is not None and (kind := refusal_of(reading)) is not None and reading.error is not None:
-        return _given_up(kind, reading.error, doing)
+    if killed := _for_host_memory(reading, end):
+        return killed
+    if refused := refused_above(reading):
+        return refused
     if reading.shutdown and (name or end.host.stop_requested is False):
         return Ending(FailureClass.EXTERNAL_STOP, "somebody else asked vLLM to stop, and it was shutting down", last)
     if name:
@@ -71,12 +72,26 @@ def ending_of(reading: Reading, end: LaunchEnd) -> Ending:
             FailureClass.INFRA_FAULT, f"vLLM ended with {code} while {doing}; its log does not say why", last, "unknown"
         )
     text = message(reading.error.text)
-    if (kind := refusal_of(reading)) is not None:
-        return _given_up(kind, reading.error, doing)
-    return Ending(FailureClass.INFRA_FAULT, f"vLLM ended with {code} while {doing}: {text}", reading.error, "unknown")
+    return refused_by(reading) or Ending(
+        FailureClass.INFRA_FAULT, f"vLLM ended with {code} while {doing}: {text}", reading.error, "unknown"
+    )
 
 
-def refusal_of(reading: Reading) -> FailureClass | None:
+def _for_host_memory(reading: Reading, end: LaunchEnd) -> Ending | None:
+    """Return how the kernel ended it for want of host memory, and whether compilers took that; None if it did not."""
+    doing, last = DOING[reading.phase], reading.last_words()
+    if end.host.oom_killed and last is not None and _COMPILES.match(message(last.text)):
+        text = "the kernel ended vLLM for want of host memory while its kernels were compiled"
+        return Ending(FailureClass.HOST_OOM, text, last, "compiling")
+    outgrown = signal_name(end.exit_code) == "SIGKILL" and reading.phase is Phase.LOADING and outgrows(end.host)
+    if end.host.oom_killed or outgrown:
+        return Ending(
+            FailureClass.HOST_OOM, f"the kernel ended vLLM for want of host memory while it was {doing}", last
+        )
+    return None
+
+
+def refused_by(reading: Reading) -> Ending | None:
     """Return what an error that no row knows refuses by its kind: what was asked for, or the model; None for neither.
 
     Before the weights are loaded, vLLM raises these for arguments that it cannot follow, and while it loads them for
@@ -88,17 +103,24 @@ def refusal_of(reading: Reading) -> FailureClass | None:
         return None
     text = message(reading.error.text)
     if _MISMATCHES.match(text):
-        return FailureClass.INFRA_FAULT
-    return kind if _REFUSALS.match(text) else None
+        kind = FailureClass.INFRA_FAULT
+    elif not _REFUSALS.match(text):
+        return None
+    return Ending(kind, f"vLLM gave up while {DOING[reading.phase]}: {text}", reading.error, GUESSED)
 
 
-def _given_up(kind: FailureClass, error: Line, doing: str) -> Ending:
-    return Ending(kind, f"vLLM gave up while {doing}: {message(error.text)}", error, GUESSED)
+def refused_above(reading: Reading) -> Ending | None:
+    """Return what was refused above a line that only says that something died; None where that line says more."""
+    follower, error = reading.follower, reading.error
+    if follower is None or error is None or error.number > follower.line.number:
+        return None
+    bare = follower.kind is FailureClass.INFRA_FAULT and not follower.row.cause and "code" not in follower.words
+    return refused_by(reading) if bare else None
 
 
 def _by_signal(name: str, doing: str, last: Line | None, end: LaunchEnd) -> Ending:
     """Tell a stop from a crash; SIGKILL is a stop only where somebody watched and the kernel did not do it."""
-    if name in _STOPPING:
+    if name in STOPPING:
         return Ending(FailureClass.EXTERNAL_STOP, f"{name} from outside ended vLLM while it was {doing}", last)
     if name in _CRASHING:
         hint = _HINTS.get(name, "")

@@ -98,6 +98,12 @@ _ASKED: tuple[Row, ...] = (
         FailureClass.MODEL_ACCESS,
     ),
     row(
+        "CERTIFICATE_VERIFY_FAILED",
+        r"CERTIFICATE_VERIFY_FAILED",
+        "the model hub's certificate is not trusted here (a proxy's own?); SSL_CERT_FILE names those that are",
+        FailureClass.MODEL_ACCESS,
+    ),
+    row(
         "Duplicate GPU detected",
         r"(?P<refusal>Duplicate GPU detected\b.*)",
         "two ranks were given one device (CUDA_VISIBLE_DEVICES): {refusal}",
