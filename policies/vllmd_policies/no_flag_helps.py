@@ -16,12 +16,20 @@ _KINDS = frozenset(
     }
 )
 _OF_THE_HOST = frozenset({"host", GUESSED})  # causes that heal by the operator's hand alone
+_OFF_THE_BUS = "fallen off the bus"  # Xid 79 of NVIDIA's driver
 _HUB_SILENT = "hub-silent"
 
 
 def no_flag_helps(situation: Situation) -> Proposal | None:
     """Wish to stop; the failure's own sentence says what to do. What may heal by itself gets some time first."""
     failure = situation.failure
+    if (
+        failure is not None
+        and failure.kind is FailureClass.INFRA_FAULT
+        and _OFF_THE_BUS in (situation.host.dmesg or "")
+    ):
+        text = "the kernel says that a GPU has fallen off the bus, so the host must be restarted"
+        return proposal("no_flag_helps", failure, Wish.STOP, f"{failure.summary}; {text}")
     if failure is None or (failure.kind not in _KINDS and failure.cause not in _OF_THE_HOST):
         return None
     if failure.cause == _HUB_SILENT and (situation.supervised or situation.repeats < situation.thresholds.patience):

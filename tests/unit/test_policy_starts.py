@@ -159,3 +159,12 @@ def test_the_poorest_rank_decides_within_an_attempt() -> None:
     assert diagnose_lines([*pools, refused]).numbers["available_bytes"] == -2.9 * GIB
     again = "INFO 10-02 11:21:00 [utils.py:233] non-default args: {'model_tag': 'm'}"
     assert diagnose_lines([*pools, refused, again, pools[1], refused]).numbers["available_bytes"] == -0.2 * GIB
+
+
+def test_a_gpu_off_the_bus_is_not_tried_again() -> None:
+    """The kernel knows it where the log only has an unknown error of the device."""
+    host = HostFacts(dmesg="NVRM: Xid (PCI:0000:41:00): 79, pid=900, GPU has fallen off the bus.")
+    told = no_flag_helps(situation(_failure(""), host=host))
+    assert told is not None
+    assert told.wish is Wish.STOP
+    assert no_flag_helps(situation(_failure(""))) is None

@@ -74,3 +74,18 @@ def test_a_dead_engine_behind_a_living_server_is_no_hang() -> None:
     """Its own word, or the health check's, says so."""
     dead = '(APIServer pid=1) INFO:     10.0.0.9:40010 - "GET /health HTTP/1.1" 503 Service Unavailable'
     assert diagnose_lines([SERVING, dead], exit_code=None, state=ProcessState.RUNNING).kind is FailureClass.INFRA_FAULT
+
+
+@pytest.mark.parametrize(
+    ("times", "stands"),
+    [
+        (("09:30:02", "09:30:12"), False),
+        (("09:30:02", "09:31:02"), True),
+        (("23:59:32", "00:00:32"), True),
+    ],
+)
+def test_two_statistics_far_apart_are_as_good_as_many(times: tuple[str, str], *, stands: bool) -> None:
+    """A log may hold only some of them; a minute without a token is one, also over midnight."""
+    lines = [SERVING, *(statistics(0.0, 1).replace("21:00:52", time) for time in times)]
+    kind = diagnose_lines(lines, exit_code=None, state=ProcessState.RUNNING).kind
+    assert (kind is FailureClass.HANG) == stands
