@@ -249,3 +249,10 @@ def test_a_document_of_another_version_is_drawn(document: dict[str, Any]) -> Non
     """Whatever stands in the fields, a page comes out."""
     assert explain_page(document, Look())
     assert explain_markdown(document)
+
+
+def test_a_command_is_whole_however_long_its_path_is() -> None:
+    """What is cut cannot be typed; what it is for goes into the next line."""
+    path = "/srv/" + "a-long-folder/" * 12 + "engine-0001.log"
+    page = as_page("a page", (Section("a section", (command(f"less +49 {path}", "is the log"),)),), Look())
+    assert f"  `less +49 {path}`\n    is the log\n" in page

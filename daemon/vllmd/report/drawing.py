@@ -24,6 +24,7 @@ class Style(StrEnum):
     WARN = "\x1b[33m"
     BAD = "\x1b[31m"
     ID = "\x1b[36m"
+    COMMAND = "\x1b[22m"  # to be typed, and so never cut, however long a path in it is
 
 
 _RESET = "\x1b[0m"
@@ -54,14 +55,15 @@ class Look:
         return (plain_ if self.ascii else fine, style)
 
     def render(self, rows: Iterable[Row]) -> str:
-        """Return rows as lines of at most 100 columns."""
+        """Return rows as lines of at most 100 columns, but for commands."""
         return "".join(self._line(row) + "\n" for row in rows)
 
     def _line(self, row: Row) -> str:
         """Return one line: clipped first, then coloured, so that no escape is ever cut."""
         left, parts = WIDTH, []
         for text, style in row:
-            shown = _clipped(self._spelled(text), left)
+            spelled = self._spelled(text)
+            shown = spelled if style is Style.COMMAND else _clipped(spelled, left)
             left -= len(shown)
             parts.append(f"{style}{shown}{_RESET}" if self.colour and style and shown.strip() else shown)
         line = "".join(parts)

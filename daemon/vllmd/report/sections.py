@@ -70,9 +70,14 @@ def as_markdown(heading: str, sections: Sequence[Section]) -> str:
 
 
 def _rows(line: Line) -> list[Row]:
-    """Return one line, wrapped."""
+    """Return one line, wrapped; a command stays whole, and what it is for goes below where it finds no room."""
+    if line.kind is Kind.COMMAND:
+        typed, note = f"{_INDENT}`{plain(line.text, _LONGEST)}`", plain(line.note)
+        if not note or len(typed) + len(note) < WIDTH:
+            return [[(f"{typed} {note}".rstrip(), Style.COMMAND)]]
+        return [[(typed, Style.COMMAND)], [(_INDENT * 2 + note, line.style)]]
     wrapped = textwrap.wrap(
-        _shown(line),
+        plain(line.text, _LONGEST),
         WIDTH - len(_INDENT),
         subsequent_indent=_INDENT,
         max_lines=_MOST_LINES,
@@ -80,14 +85,6 @@ def _rows(line: Line) -> list[Row]:
         break_on_hyphens=False,
     )
     return [[(_INDENT + part, line.style)] for part in wrapped]
-
-
-def _shown(line: Line) -> str:
-    """Return a line as a terminal shows it."""
-    text = plain(line.text, _LONGEST)
-    if line.kind is Kind.COMMAND:
-        return f"`{text}`" + (f" {plain(line.note)}" if line.note else "")
-    return text
 
 
 def _markdown(line: Line) -> str:

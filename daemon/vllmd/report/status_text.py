@@ -115,4 +115,4 @@ def _facts(seen: Seen) -> str:
 def _next(seen: Seen) -> list[Row]:
     """Return the next steps as rows."""
     steps = next_steps(seen.instance, seen.name, live=seen.live, denied=seen.denied)
-    return [[(f"  {step}", Style.PLAIN)] for step in steps]
+    return [[(f"  {step}", Style.COMMAND)] for step in steps]
