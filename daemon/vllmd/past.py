@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from vllmd.decide.bans import bans_of, last_good
 from vllmd.decide.recover import CrashRecord
 from vllmd.model.decision import Change, Domain, Proposal, Wish
-from vllmd.model.failure import OF_FLAGS, Failure, FailureClass
+from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import UTILIZATION, Flags, FlagValue
 from vllmd.model.settings import Mode, Modes
 from vllmd.model.tried import Ban
@@ -58,7 +58,7 @@ class Past:
         """Remember a failure of a launch with these flags."""
         self.crashes.append((now_s, failure.kind))
         self.in_a_row += 1
-        if failure.kind in OF_FLAGS:
+        if failure.forbids:
             self.bans.append(Ban(flags, failure))
         if failure.kind in _POOL_TOO_SMALL and "available_bytes" in failure.numbers:
             self.too_low = flags.number(UTILIZATION) or failure.numbers.get("utilization")

@@ -1,8 +1,7 @@
 """The operator must act: what was asked for does not exist, or is not to be had. Trying again changes nothing."""
 
-from vllmd.decide.no_cause import GUESSED
 from vllmd.model.decision import Proposal, Situation, Wish
-from vllmd.model.failure import FailureClass
+from vllmd.model.failure import GUESSED, FailureClass
 from vllmd_policies.memory_arithmetic import proposal
 
 _KINDS = frozenset(

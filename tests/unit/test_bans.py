@@ -1,11 +1,13 @@
 """Bans: a configuration that crashed is not tried again, nor one that asks for more; what passed is no ban."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vllmd.decide.bans import banned, bans_of, last_good
-from vllmd.model.failure import Failure, FailureClass
+from vllmd.model.failure import GUESSED, Failure, FailureClass
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.masking import MASK
 from vllmd.model.server import Launch, Phase
@@ -69,11 +71,12 @@ def test_what_neighbours_made_impossible_is_allowed_once_they_are_gone() -> None
 
 
 def test_only_failures_of_the_flags_forbid() -> None:
-    """What the host did to a launch says nothing of its flags."""
+    """What the host did to a launch says nothing of its flags, and a guess is no ground."""
     past = [
         Tried(launch(1, CRASHED, CRASHED), failure=failure(FailureClass.INFRA_FAULT)),
         Tried(launch(2, CRASHED, CRASHED), failure=failure(FailureClass.WARMUP_OOM)),
         Tried(launch(3, CRASHED, CRASHED), good_at_s=5.0),
+        Tried(launch(4, CRASHED, CRASHED), failure=replace(failure(FailureClass.INVALID_COMBINATION), cause=GUESSED)),
     ]
     assert [ban.failure.kind for ban in bans_of(past)] == [FailureClass.WARMUP_OOM]
 

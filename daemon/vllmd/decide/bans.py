@@ -7,7 +7,7 @@ What only the neighbours on the GPU made impossible is forbidden for as long as 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vllmd.model.failure import OF_FLAGS, Failure, FailureClass
+from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import (
     BATCHED_TOKENS,
     CAPTURE_SIZE,
@@ -40,9 +40,7 @@ _RESPECTS: Mapping[FailureClass, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def bans_of(past: Iterable[Tried]) -> tuple[Ban, ...]:
     """Return the bans of earlier launches of one fingerprint."""
     return tuple(
-        Ban(tried.launch.flags, tried.failure)
-        for tried in past
-        if tried.failure is not None and tried.failure.kind in OF_FLAGS
+        Ban(tried.launch.flags, tried.failure) for tried in past if tried.failure is not None and tried.failure.forbids
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from vllmd.decide.log_lines import Line, message
 from vllmd.decide.log_phase import DOING
 from vllmd.decide.log_reading import Reading
-from vllmd.model.failure import FailureClass
+from vllmd.model.failure import GUESSED, FailureClass
 from vllmd.model.host_facts import HostFacts
 from vllmd.model.launch_end import LaunchEnd
 from vllmd.model.server import Phase
@@ -31,8 +31,7 @@ _HINTS = {
 }
 # What ninja prints as it compiles: "[16/96] /usr/local/cuda/bin/nvcc …".
 _COMPILES = re.compile(r"\[\d{1,6}/\d{1,6}\] \S*(?:nvcc|c\+\+|g\+\+|gcc|cc|clang)(?: |$)")
-# The cause of a class that only the kind of the error and the phase tell.
-GUESSED = "guessed"
+# Errors whose kind and phase tell a class, where no row knows their words.
 _REFUSALS = re.compile(r"(?:\w+\.)*(?:ValueError|NotImplementedError|AssertionError|KeyError|ValidationError): \S")
 _MISMATCHES = re.compile(r"(?:TypeError|AttributeError): \S")
 _REFUSED_IN = {Phase.CONFIG: FailureClass.INVALID_COMBINATION, Phase.LOADING: FailureClass.UNSUPPORTED_MODEL}

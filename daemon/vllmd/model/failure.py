@@ -49,6 +49,10 @@ OF_FLAGS = frozenset(
 )
 
 
+# The cause of a failure whose class is guessed from the kind of an error that nobody knows.
+GUESSED = "guessed"
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The line of the log that decided: its number (from 1) and its text, capped, escaped and masked."""
@@ -81,3 +85,8 @@ class Failure:
     numbers: Mapping[str, float] = field(default_factory=dict)
     cause: str = ""
     words: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def forbids(self) -> bool:
+        """Whether it speaks against running the flags of the launch again; a guess does not."""
+        return self.kind in OF_FLAGS and self.cause != GUESSED

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from vllmd.model.decision import Action, Change, Hold, Outcome, Verification
-from vllmd.model.failure import OF_FLAGS, Failure
+from vllmd.model.failure import GUESSED, OF_FLAGS, Failure
 from vllmd.model.masking import plain
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
@@ -261,11 +261,12 @@ def _bans(connection: sqlite3.Connection, told: Told, launch: Launch) -> tuple[t
     query = (
         "SELECT f.payload, count(*) OVER () FROM failures f JOIN launches l ON l.generation = f.generation "  # noqa: S608 - marks
         f"WHERE f.at_s <= ? AND f.kind IN ({', '.join('?' * len(kinds))}) "
+        "AND json_extract(f.payload, '$.cause') IS NOT ? "
         "AND json_extract(l.payload, '$.fingerprint') = ? "
         "AND l.at_s > coalesce((SELECT max(o.at_s) FROM orders o WHERE o.kind = 'Forget' AND o.at_s <= ?), 0) "
         "ORDER BY f.seq DESC LIMIT ?"
     )
-    values = (told.at_s, *kinds, launch.fingerprint, told.at_s, _BANS)
+    values = (told.at_s, *kinds, GUESSED, launch.fingerprint, told.at_s, _BANS)
     rows = connection.execute(query, values).fetchall()
     found = (_decoded(payload, Failure) for payload, _ in rows)
     return tuple(failure for failure in found if failure is not None), rows[0][1] if rows else 0
