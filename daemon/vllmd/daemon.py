@@ -145,6 +145,11 @@ class Daemon:
         scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
         scheduler.add_job(self._read, "interval", seconds=interval_s)
         scheduler.add_job(self._look, "interval", seconds=min(_LOOK_S, interval_s))
+        if self._notifier.alive_every_s is not None:
+            # Late is better than not at all, which is what the scheduler does with a job that is a second late.
+            scheduler.add_job(
+                self._show_life, "interval", seconds=self._notifier.alive_every_s, misfire_grace_time=None
+            )
         scheduler.start()
         return scheduler
 
@@ -186,6 +191,10 @@ class Daemon:
         """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due."""
         if self._loop.supervisor.life.state is not ServerState.SERVING:
             self._work.put_nowait(lambda: self._guarded(self._loop.look))
+
+    async def _show_life(self) -> None:
+        """Let the service manager's watchdog be fed by the loop: where no work is done, nothing is said."""
+        self._work.put_nowait(self._notifier.alive)
 
     def _guarded(self, look: Callable[[], None]) -> None:
         """Let a bug in a reading cost that reading, not the server. A bug in an event ends the daemon: see above."""

@@ -103,6 +103,9 @@ class Notifier(Protocol):
     def status(self, text: str) -> None:
         """Say in one line what goes on."""
 
+    def alive(self) -> None:
+        """Say that the loop still does its work."""
+
     def stopping(self) -> None:
         """Say that the daemon is going down."""
 

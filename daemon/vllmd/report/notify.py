@@ -10,10 +10,24 @@ from vllmd.model.masking import plain
 _STATUS_LIMIT = 200
 
 
+def alive_every_s(env: Mapping[str, str], pid: int) -> float | None:
+    """Return how often the manager wants a sign of life of this process; None where it wants none.
+
+    WATCHDOG_USEC is the silence after which it ends the service; sd_watchdog_enabled(3) recommends half of it, and
+    WATCHDOG_PID, where it is set, names the process that is meant.
+    """
+    limit_us = env.get("WATCHDOG_USEC", "")
+    meant = env.get("WATCHDOG_PID", str(pid)) == str(pid)
+    if not meant or not limit_us.isascii() or not limit_us.isdecimal() or int(limit_us) == 0:
+        return None
+    return int(limit_us) / 1_000_000 / 2
+
+
 class SdNotifier:
     """A ports.Notifier over $NOTIFY_SOCKET; without one it does nothing."""
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+        self.alive_every_s = alive_every_s(env, os.getpid())
         address = env.get("NOTIFY_SOCKET", "")
         # A leading @ stands for the zero byte of an abstract socket (unix(7)).
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -25,6 +39,10 @@ class SdNotifier:
     def status(self, text: str) -> None:
         """Say in one line what goes on. Escaped: a line break would begin another assignment."""
         self._send(f"STATUS={plain(text, _STATUS_LIMIT)}")
+
+    def alive(self) -> None:
+        """Say that the loop still does its work: the manager ends a service that does not say so in time."""
+        self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
         """Say that the daemon is going down."""
