@@ -69,6 +69,14 @@ def test_the_installed_command_says_what_it_is(bin_folder: Path, tmp_path: Path)
     assert "vllmd run -- vllm serve" in usage.stdout
 
 
+def test_the_installed_command_installs_its_units(bin_folder: Path, tmp_path: Path) -> None:
+    """It finds them where the distribution put them."""
+    done = called(bin_folder, tmp_path, ["install-service", "qwen", "--root", str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    unit = tmp_path / "etc/systemd/system/vllmd@.service"
+    assert unit.read_text(encoding="utf-8") == (ROOT / "systemd/vllmd@.service").read_text(encoding="utf-8")
+
+
 def test_the_installed_command_finds_fault_with_a_configuration(bin_folder: Path, tmp_path: Path) -> None:
     """The exit code is the one that service managers know: 78."""
     config = tmp_path / "bad.toml"

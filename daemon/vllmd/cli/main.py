@@ -7,7 +7,19 @@ import click
 
 from vllmd import __version__
 
-_COMMANDS = ("run", "check", "status", "history", "explain", "pause", "resume", "restart", "forget", "diagnose")
+_COMMANDS = (
+    "run",
+    "check",
+    "status",
+    "history",
+    "explain",
+    "pause",
+    "resume",
+    "restart",
+    "forget",
+    "diagnose",
+    "install-service",
+)
 _HELP = {
     "run": "Keep one `vllm serve` alive, inside its memory and its latency targets.",
     "check": "Check an instance's configuration.",
@@ -19,6 +31,7 @@ _HELP = {
     "restart": "Restart an instance's server, drained.",
     "forget": "Forget what was tried before.",
     "diagnose": "Say what failed in a log of vLLM, and what helps.",
+    "install-service": "Write the systemd unit and its companions.",
 }
 
 
@@ -33,7 +46,8 @@ class LazyGroup(click.Group):
         """Return a subcommand by name; None for an unknown one."""
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(importlib.import_module(f"vllmd.cli.{cmd_name}"), cmd_name)
+        name = cmd_name.replace("-", "_")
+        command = getattr(importlib.import_module(f"vllmd.cli.{name}"), name)
         assert isinstance(command, click.Command)  # noqa: S101 - a bug otherwise
         return command
 
