@@ -9,7 +9,7 @@ from vllmd.model.masking import plain
 
 _STATUS_LIMIT = 200
 # Signs of life in the time that the manager waits for one. sd_watchdog_enabled(3) recommends two; with four, one piece
-# of the loop's work may take three quarters of that time: 22 of 30 s, and asking an interpreter twice takes up to 20.
+# of the loop's work may take three quarters of that time.
 _SIGNS = 4
 
 
