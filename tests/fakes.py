@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from vllmd.model.decision import Action, Change, Effect, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.orders import Forget, Pause, Resume
-from vllmd.model.server import Launch, ServerEvent
+from vllmd.model.server import Hung, Launch, ServerEvent
 from vllmd.model.snapshot import Histogram, Metrics, Snapshot
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
@@ -38,6 +38,7 @@ class FakeServer:
         self.launches: list[Launch] = []
         self.living: Launch | None = None
         self.stopping = False
+        self.hung: Hung | None = None
 
     async def events(self) -> ServerEvent:
         """Give nothing: tests hand events to the loop themselves."""
@@ -53,6 +54,11 @@ class FakeServer:
     def stop(self) -> None:
         """Begin to stop."""
         self.stopping = True
+
+    def end(self, silent_s: float, reason: str) -> None:
+        """Begin to end a server that hangs."""
+        assert self.living is not None, "no server to end"
+        self.hung = Hung(self.living.generation, silent_s, reason)
 
     def kill(self) -> None:
         """Hurry a stop."""

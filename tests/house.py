@@ -77,6 +77,12 @@ class House:
         self.log[:] = log
         self.loop.on_event(Exited(self.server.ended(), code, asked=False))
 
+    def hung(self) -> None:
+        """Let the end of a server that hangs come about."""
+        assert self.server.hung is not None
+        self.server.ended()
+        self.loop.on_event(self.server.hung)
+
     def drained(self) -> None:
         """Let a stop that was asked for come to its end."""
         assert self.server.stopping

@@ -174,6 +174,7 @@ class Daemon:
             gpus=await self._gpu.read(),
             host_free_bytes=memory.available,
             host_total_bytes=memory.total,
+            monotonic_s=self._clock.monotonic_s(),
         )
 
     async def _watch_clock(self, scheduler: AsyncIOScheduler) -> None:

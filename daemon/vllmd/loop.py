@@ -37,13 +37,14 @@ from vllmd.model.decision import (
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.instance import Instance
 from vllmd.model.orders import Forget, Pause, Resume
-from vllmd.model.server import Exited, LaunchRefused, Ready, ServerEvent, ServerState, Spawned, StartStalled
+from vllmd.model.server import Exited, Hung, LaunchRefused, Ready, ServerEvent, ServerState, Spawned, StartStalled
 from vllmd.model.snapshot import Snapshot, Window
 from vllmd.model.status import Status
 from vllmd.past import Past, good_before, moved_by_recoveries
 from vllmd.ports import Clock
 from vllmd.report.compose import View, compose
 from vllmd.report.journal import Journal
+from vllmd.stall import Stall
 from vllmd.supervisor import Next, Supervisor
 from vllmd.trials import Trials
 
@@ -77,6 +78,7 @@ class Loop:
         self._assessment: Assessment | None = None
         self._past = Past()
         self._trials = Trials(supervisor, journal, clock, self._past)
+        self._stall = Stall(supervisor, journal, clock)
         self._pause = journal.pause()
         self._waiting: Failure | None = None  # its recovery waits for the end of a pause
         self._stop_asked = False
@@ -106,7 +108,8 @@ class Loop:
         if self.supervisor.life.state is ServerState.SERVING:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
-            self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
+            if not self._stall.look(snapshot, hands_off=self._hands_off):
+                self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
             if self.supervisor.served_s > GOOD_RUN_S:
                 self._past.calmed()
         self.tell()
@@ -132,9 +135,9 @@ class Loop:
                 self._on_ready(event.generation)
             case Ready():
                 pass  # it is already being stopped
-            case Exited() | StartStalled() | LaunchRefused() if draining:
+            case Exited() | StartStalled() | Hung() | LaunchRefused() if draining:
                 self.supervisor.stopped()
-            case Exited() | StartStalled() | LaunchRefused():
+            case Exited() | StartStalled() | Hung() | LaunchRefused():
                 self._on_failure(self._failure_of(event))
             case _:
                 assert_never(event)
@@ -189,12 +192,15 @@ class Loop:
 
     # Failures: failure → decision → launch, or held
 
-    def _failure_of(self, event: Exited | StartStalled | LaunchRefused) -> Failure:
+    def _failure_of(self, event: Exited | StartStalled | Hung | LaunchRefused) -> Failure:
         generation, phase = event.generation, self.supervisor.phase
         match event:
             case LaunchRefused():
                 kind, cause = _REFUSALS.get(event.kind, (FailureClass.INFRA_FAULT, event.kind))
                 return Failure(kind, phase, generation, event.reason, cause=cause)
+            case Hung():
+                numbers = {"silent_s": event.silent_s}
+                return Failure(FailureClass.HANG, phase, generation, event.reason, numbers=numbers)
             case StartStalled():
                 found = self._diagnosed(event)
                 if found.kind not in {FailureClass.NONE, FailureClass.HANG}:
@@ -218,7 +224,7 @@ class Loop:
         outcome = self.supervisor.failed()
         if outcome is not None:
             self._journal.verification(Verification(outcome.change.id, self._now_s, Effect.FAILED, failure.summary))
-        if self._pause is not None and not self._pause.keeps_recovery:
+        if self._pause is not None and self._hands_off:
             self._waiting = failure
             self.supervisor.hold(f"{failure.summary}; {self._pause_text(self._pause)}, so it is not started again")
         else:
@@ -315,6 +321,10 @@ class Loop:
         if failure is not None and self.supervisor.life.state is ServerState.HELD:
             self._answer(failure)
 
+    @property
+    def _hands_off(self) -> bool:
+        return self._pause is not None and not self._pause.keeps_recovery
+
     def _pause_text(self, pause: Pause) -> str:
         reason = f" ({pause.reason})" if pause.reason else ""
         return f"paused by {pause.by}{reason}"
@@ -339,7 +349,7 @@ class Loop:
             self._snapshot,
             failure=failure,
             assessment=assessment,
-            repeats=self._past.repeats(failure.kind) if failure is not None else 0,
+            repeats=self._past.repeats(failure) if failure is not None else 0,
             too_low=self._past.too_low,
             quiet=budget.step_back_after_s <= supervisor.served_s and failure is None,
             recovered=moved_by_recoveries(self._journal, supervisor.flags, self._instance.baseline),

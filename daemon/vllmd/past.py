@@ -8,11 +8,13 @@ from vllmd.decide.recover import CrashRecord
 from vllmd.model.decision import Change, Domain, Proposal, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import UTILIZATION, Flags, FlagValue
+from vllmd.model.server import Phase
 from vllmd.model.settings import Mode, Modes
 from vllmd.model.tried import Ban
 from vllmd.report.journal import Journal
 
 _DAY_S = 86400.0
+_HANGS_COUNT_S = 3600.0  # a hang further back than an hour makes no second one
 _POOL_TOO_SMALL = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
 
 
@@ -22,6 +24,7 @@ class Past:
 
     voluntary_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))
     crashes: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=100))
+    hangs_s: deque[float] = field(default_factory=lambda: deque(maxlen=100))  # while serving, of this fingerprint
     in_a_row: int = 0  # failures since the last good run
     visited: set[Flags] = field(default_factory=set)  # flags that were run
     bans: list[Ban] = field(default_factory=list)
@@ -43,6 +46,7 @@ class Past:
             return
         self.fingerprint, self.too_low = fingerprint, None
         self.bans.clear()
+        self.hangs_s.clear()
         shown = journal.masked(baseline)
         for ban in bans_of(journal.tried(fingerprint)):
             self.bans.append(replace(ban, flags=_unmasked(ban.flags, shown, baseline)))
@@ -52,12 +56,15 @@ class Past:
         self.visited.clear()
         self.bans.clear()
         self.harmful.clear()
+        self.hangs_s.clear()
         self.too_low = None
 
     def failed(self, failure: Failure, flags: Flags, now_s: float) -> None:
         """Remember a failure of a launch with these flags."""
         self.crashes.append((now_s, failure.kind))
         self.in_a_row += 1
+        if _is_hang(failure):
+            self.hangs_s.append(now_s)
         if failure.forbids:
             self.bans.append(Ban(flags, failure))
         if failure.kind in _POOL_TOO_SMALL and "available_bytes" in failure.numbers:
@@ -72,9 +79,14 @@ class Past:
         """Return what the recovery looks at."""
         return CrashRecord(self.in_a_row, tuple(self.crashes))
 
-    def repeats(self, kind: FailureClass) -> int:
-        """Return how many failures of this class came before the last one."""
-        return max(0, sum(known == kind for _, known in self.crashes) - 1)
+    def repeats(self, failure: Failure) -> int:
+        """Return how many failures of this class came before this one, which is the last; of hangs, in an hour.
+
+        Hangs are counted across good runs: what hangs once in ten minutes serves well between.
+        """
+        if _is_hang(failure):
+            return sum(at_s > self.hangs_s[-1] - _HANGS_COUNT_S for at_s in self.hangs_s) - 1
+        return max(0, sum(known == failure.kind for _, known in self.crashes) - 1)
 
 
 def good_before(
@@ -102,6 +114,10 @@ def moved_by_recoveries(journal: Journal, flags: Flags, baseline: Flags) -> dict
         for name, mover in movers.items()
         if _domain(mover) is Domain.MEMORY
     }
+
+
+def _is_hang(failure: Failure) -> bool:
+    return failure.kind is FailureClass.HANG and failure.phase is Phase.SERVING
 
 
 def _domain(mover: Change | None) -> Domain:

@@ -38,6 +38,9 @@ class Server(Protocol):
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
 
+    def end(self, silent_s: float, reason: str) -> None:
+        """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""
+
     def kill(self) -> None:
         """End a launch that is being stopped without waiting for its drain."""
 

@@ -150,6 +150,12 @@ class Supervisor:
         elif self.life.state is not ServerState.STOPPED:
             self._move(ServerState.STOPPED, "stopped")
 
+    def end(self, silent_s: float, reason: str) -> None:
+        """End a serving server that stands still: the drain of a stop would never come to its end."""
+        if self.life.state is ServerState.SERVING:
+            self.life = self.life.saying(f"{reason}: it is being ended")
+            self._server.end(silent_s, reason)
+
     def kill(self) -> None:
         """End a server that drains at once."""
         self._server.kill()

@@ -1,6 +1,7 @@
 """The policies: one pure function a file. A policy wishes; gates decide. The first that wishes something is heard."""
 
 from vllmd.decide.propose import Policy
+from vllmd_policies.hang_again import hang_again
 from vllmd_policies.host_oom import host_oom
 from vllmd_policies.itl_ladder import itl_ladder
 from vllmd_policies.kv_pool import kv_pool_too_small
@@ -30,6 +31,7 @@ BUILT_IN: tuple[Policy, ...] = (
     switched_off,
     refused_flags,
     no_flag_helps,
+    hang_again,
     restart_unchanged,
     itl_ladder,
     step_back,

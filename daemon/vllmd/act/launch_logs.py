@@ -16,14 +16,20 @@ def log_path(folder: Path, generation: int) -> Path:
     return folder / f"engine-{generation:04d}.log"
 
 
+def evidence_path(folder: Path, generation: int) -> Path:
+    """Return the file for the evidence of a launch that hung; it is dropped with the launch's log."""
+    return folder / f"evidence-{generation:04d}.txt"
+
+
 def open_log(folder: Path, generation: int, keep: int) -> int:
     """Create a launch's log, readable by its owner only, drop all but the last `keep` logs, return a descriptor."""
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     descriptor = os.open(
         log_path(folder, generation), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode=0o600
     )
-    for old in launch_logs(folder)[:-keep]:
+    for number, old in _numbered(folder)[:-keep]:
         old.unlink(missing_ok=True)
+        evidence_path(folder, number).unlink(missing_ok=True)
     return descriptor
 
 

@@ -16,13 +16,26 @@ from typing import Any
 
 import structlog
 
-from vllmd.act.launch_logs import log_path, open_log
+from vllmd.act.evidence import LOG_LINES, evidence_text, write_evidence
+from vllmd.act.launch_logs import evidence_path, log_path, open_log
 from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
 from vllmd.act.spawn import spawn
-from vllmd.model.server import Exited, Launch, LaunchRefused, ProcessId, Ready, ServerEvent, Spawned, StartStalled
+from vllmd.model.server import (
+    Exited,
+    Hung,
+    Launch,
+    LaunchRefused,
+    ProcessId,
+    Ready,
+    ServerEvent,
+    Spawned,
+    StartStalled,
+)
 from vllmd.observe.cgroup import oom_kills
+from vllmd.observe.child_log import last_lines
+from vllmd.observe.process_states import read_states
 from vllmd.observe.processes import listeners, session_members, signal_process, socket_owners
 from vllmd.ports import Clock, GpuReader
 
@@ -48,6 +61,7 @@ class Launcher:
     start_timeout_s: float
     drain_timeout_s: float
     keep_logs: int
+    mask: Callable[[str], str]  # secrets of text that is kept
 
     @property
     def record_path(self) -> Path:
@@ -75,6 +89,9 @@ class ServerProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
+        self._hanging = asyncio.Event()
+        self._generation: int | None = None
+        self._hung: Hung | None = None  # told when the launch has been ended for it
         self.session = Session(launcher.record_path, clock)
 
     async def events(self) -> ServerEvent:
@@ -88,7 +105,8 @@ class ServerProcess:
         """Begin a launch. RuntimeError while another one lives: never two servers."""
         if self._task is not None and not self._task.done():
             raise RuntimeError("a launch is under way")
-        self._stopping, self._hurried = asyncio.Event(), asyncio.Event()
+        self._stopping, self._hurried, self._hanging = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._generation, self._hung = launch.generation, None
         self._task = asyncio.create_task(self._live(launch))
         self._task.add_done_callback(self._task_ended)
 
@@ -99,6 +117,12 @@ class ServerProcess:
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
         self._stopping.set()
+
+    def end(self, silent_s: float, reason: str) -> None:
+        """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""
+        if self._generation is not None:
+            self._hung = Hung(self._generation, silent_s, reason)
+            self._hanging.set()
 
     def kill(self) -> None:
         """End a launch that is being stopped without waiting for its drain."""
@@ -192,12 +216,13 @@ class ServerProcess:
         finally:
             os.close(output)
 
-    async def _until_end(self, launch: Launch, child: "subprocess.Popen[bytes]") -> StartStalled | None:
-        """Watch a child until it has ended; return a stall if that is why we ended it."""
+    async def _until_end(self, launch: Launch, child: "subprocess.Popen[bytes]") -> StartStalled | Hung | None:
+        """Watch a child until it has ended; return a stall or a hang if that is why we ended it."""
         ended = asyncio.ensure_future(_ended(child.pid))
         stopping = asyncio.ensure_future(self._stopping.wait())
+        hanging = asyncio.ensure_future(self._hanging.wait())
         start = asyncio.ensure_future(self._start(launch))
-        stalled: StartStalled | None = None
+        stalled: StartStalled | Hung | None = None
         try:
             await asyncio.wait({ended, stopping, start}, return_when=asyncio.FIRST_COMPLETED)
             serving = False
@@ -207,11 +232,15 @@ class ServerProcess:
                 if serving:
                     self.session.note_members()
                     await self._events.put(Ready(launch.generation))
-                    await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
+                    await asyncio.wait({ended, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
+            if self._hung is not None and serving and not ended.done():
+                stalled = self._hung
+                await self._keep_evidence(launch, stalled)
+                await self._end_at_once(ended)
+            elif not ended.done():
                 await self._terminate(ended, serving=serving)
         finally:
-            for task in (ended, stopping, start):
+            for task in (ended, stopping, hanging, start):
                 task.cancel()
         return stalled
 
@@ -247,8 +276,27 @@ class ServerProcess:
         await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not ended.done():
-            await self.session.clear()
-            await asyncio.wait({ended}, timeout=_KILLED_WAIT_S)
+            await self._end_at_once(ended)
+
+    async def _end_at_once(self, ended: "asyncio.Future[None]") -> None:
+        await self.session.clear()
+        await asyncio.wait({ended}, timeout=_KILLED_WAIT_S)
+
+    async def _keep_evidence(self, launch: Launch, hung: Hung) -> None:
+        """Write down what a server that hangs is doing, before nothing of it is left; a failure costs the file only."""
+        self.session.note_members()
+        folder, mask = self._launcher.log_dir, self._launcher.mask
+        path, tail = (
+            evidence_path(folder, launch.generation),
+            last_lines(log_path(folder, launch.generation), LOG_LINES),
+        )
+        processes, gpus = read_states(self.session.living()), await self._gpu.read()
+        try:
+            write_evidence(path, evidence_text(hung, self._clock.now_s(), processes, gpus, tail, mask))
+        except OSError as error:
+            log.warning("the evidence of a hang cannot be written", path=str(path), reason=str(error))
+        else:
+            log.warning("the server hangs and is ended", generation=launch.generation, evidence=str(path))
 
 
 async def _ended(pid: int) -> None:

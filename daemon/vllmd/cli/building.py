@@ -63,6 +63,7 @@ def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
             start_timeout_s=settings.engine.start_timeout_s,
             drain_timeout_s=settings.engine.drain_timeout_s,
             keep_logs=settings.log.engine_keep,
+            mask=instance.masker.mask,
         )
         where = Place(place.state, place.control, place.status_file)
         yield Daemon(

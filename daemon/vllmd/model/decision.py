@@ -133,6 +133,7 @@ class HoldReason(StrEnum):
     PAUSED = "paused"  # the operator's order
     OBSERVE_ONLY = "observe_only"
     BLIND = "blind"
+    HANGS = "hangs"  # the server stands still, and a pause forbids to end it
     OPERATOR = "operator"  # the operator must act
     BREAKER = "breaker"  # too many failures of a kind, no remedy left
 

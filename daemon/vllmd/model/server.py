@@ -95,6 +95,15 @@ class StartStalled:
 
 
 @dataclass(frozen=True, slots=True)
+class Hung:
+    """A serving server stood still for `silent_s` seconds with work to do, and was ended by us."""
+
+    generation: int
+    silent_s: float
+    reason: str  # one sentence for the operator
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRefused:
     """A launch was not begun: `reason` says what stands in the way, `holder` who (may be empty)."""
 
@@ -104,4 +113,4 @@ class LaunchRefused:
     holder: str = ""
 
 
-ServerEvent = Spawned | Ready | Exited | StartStalled | LaunchRefused
+ServerEvent = Spawned | Ready | Exited | StartStalled | Hung | LaunchRefused

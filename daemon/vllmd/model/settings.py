@@ -32,6 +32,8 @@ class Engine:
     env_file: str | None = None
     start_timeout_s: float = 1200.0  # since the last sign of progress
     drain_timeout_s: float = 60.0
+    # With work to do and nothing moving. The longest honest silence seen is 3 s (an 8,000-token prefill on an H200).
+    stall_timeout_s: float = 120.0
     scrape_interval_s: float = 5.0
 
 

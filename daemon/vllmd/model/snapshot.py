@@ -27,7 +27,7 @@ class Metrics:
     """What vLLM's /metrics page said, summed over engines and API servers.
 
     Names are vllmd's own (`observe.metric_names` maps vLLM's names of each version to them):
-    gauges: requests_running, requests_waiting, kv_cache_usage (0..1);
+    gauges: requests_running, requests_waiting, kv_cache_usage (0..1), awake (0: an engine sleeps; vLLM 0.12 and later);
     counters: prompt_tokens, generation_tokens, requests_succeeded, requests_failed, preemptions, steps;
     histograms: itl, ttft (seconds); info: labels of vllm:cache_config_info.
     """
@@ -74,7 +74,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One reading: time in seconds (unix), the generation it belongs to, and what could be read."""
+    """One reading: time in seconds (unix), the generation it belongs to, and what could be read.
+
+    `monotonic_s` is the same moment by a clock that nobody sets, None where it was not read.
+    """
 
     at_s: float
     generation: int
@@ -82,6 +85,7 @@ class Snapshot:
     gpus: tuple[Gpu, ...] | None  # None: no NVML
     host_free_bytes: int | None = None
     host_total_bytes: int | None = None
+    monotonic_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,5 +45,16 @@ def read_for_diagnosis(path: Path) -> list[str]:
     return [_text(line) for line in (*head.split(b"\n"), left_out, *tail.split(b"\n"))]
 
 
+def last_lines(path: Path, count: int) -> list[str]:
+    """Return the last lines of a log, `count` at most; none where it cannot be read."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, path.stat().st_size - count * LINE_LIMIT))
+            data = log.read(count * LINE_LIMIT)
+    except OSError:
+        return []
+    return [_text(line) for line in data.splitlines()[-count:]]
+
+
 def _text(line: bytes) -> str:
     return line[:LINE_LIMIT].decode("utf-8", errors="replace").strip("\0\r")

@@ -24,6 +24,9 @@ HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     "ttft": ("vllm:time_to_first_token_seconds",),
 }
+# One series for each state of sleep (0.12 and later, label sleep_state), 1 for the one that an engine is in. That of
+# `awake` is 0 at each level of sleep; at level 0 no other one is 1.
+SLEEP_STATE = "vllm:engine_sleep_state"
 CACHE_CONFIG = "vllm:cache_config_info"
 
 # A label that tells engines and API servers apart: their gauges of usage are not added up, the fullest one counts.

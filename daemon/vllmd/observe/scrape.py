@@ -27,7 +27,7 @@ _SERIES = {
     for spelling in spellings
     for suffix in ("_bucket", "_sum", "_count")
 }
-_WANTED = frozenset((*_FLAT, *_SERIES, names.CACHE_CONFIG))
+_WANTED = frozenset((*_FLAT, *_SERIES, names.SLEEP_STATE, names.CACHE_CONFIG))
 
 
 def parse_page(page: str) -> Metrics | None:
@@ -50,9 +50,13 @@ def _collect(samples: Iterable[Sample]) -> Metrics:
     buckets: defaultdict[str, defaultdict[float, float]] = defaultdict(lambda: defaultdict(float))
     sums: defaultdict[str, float] = defaultdict(float)
     info: Mapping[str, str] = {}
+    awake: list[float] = []  # of each engine
     for sample in samples:
         if sample.name == names.CACHE_CONFIG:
             info = info or sample.labels
+        elif sample.name == names.SLEEP_STATE:
+            if sample.labels["sleep_state"] == "awake":
+                awake.append(sample.value)
         elif sample.name in _FLAT:
             flat[sample.name].append(sample.value)
         elif sample.name.endswith("_bucket"):
@@ -69,6 +73,8 @@ def _collect(samples: Iterable[Sample]) -> Metrics:
     }
     wanted = (*names.GAUGES, *names.COUNTERS, *names.HISTOGRAMS)
     missing = tuple(n for n in wanted if n not in gauges and n not in counters and n not in histograms)
+    if awake:
+        gauges["awake"] = min(awake)
     return Metrics(gauges, counters, histograms, info, missing)
 
 

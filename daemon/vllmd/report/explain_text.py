@@ -32,6 +32,7 @@ _HELP = {
     "guard": "widen the flag's bounds in [guard]",
     "budget": "wait, or allow more restarts in [budget]",
     "observe_only": 'say "active" in [mode]',
+    "hangs": "`vllmd resume` lets vllmd end it and start it again; `vllmd restart` waits for its drain first",
     "blind": "see whether the server's /metrics answers",
 }
 

@@ -1,0 +1,71 @@
+"""The evidence of a hang, as a file beside the server's log: it is gone with the processes that are ended next."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vllmd.model.masking import plain
+from vllmd.model.server import Hung
+from vllmd.model.snapshot import Gpu
+from vllmd.observe.process_states import ProcessReading
+
+LOG_LINES = 50
+_LINE_CHARS = 1000
+_PROCESSES = 64  # an API server, an engine and a worker a GPU; a tree of thousands is none of vLLM's
+_THREAD_KINDS = 8
+_MIB = 2**20
+
+
+def write_evidence(path: Path, text: str) -> None:
+    """Write the file, readable by its owner only. OSError where it cannot be written."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode=0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def evidence_text(
+    hung: Hung,
+    at_s: float,
+    processes: Sequence[ProcessReading],
+    gpus: Sequence[Gpu] | None,
+    log_lines: Iterable[str],
+    mask: Callable[[str], str],
+) -> str:
+    """Return what was seen of a server that hangs: its processes, the GPUs, the end of its log, masked and bounded."""
+    lines = [
+        f"generation {hung.generation}: {hung.reason}",
+        f"written {datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}, before it was ended",
+        "",
+        "processes: pid, title, state (proc(5)), where in the kernel it waits, CPU ticks so far",
+        *_process_lines(processes),
+        "",
+        *_gpu_lines(gpus),
+        "",
+        f"the last lines of the log, {LOG_LINES} at most:",
+        *log_lines,
+    ]
+    return "".join(f"{plain(mask(line), _LINE_CHARS)}\n" for line in lines)
+
+
+def _process_lines(processes: Sequence[ProcessReading]) -> Iterator[str]:
+    for process in processes[:_PROCESSES]:
+        waits = process.wchan or "-"
+        yield f"  {process.pid} {process.title} {process.state} {waits} {process.busy_ticks}"
+        kinds = process.threads.most_common(_THREAD_KINDS)
+        told = ", ".join(f"{count} {state} {wchan or '-'}" for (state, wchan), count in kinds)
+        yield f"    {process.threads.total()} threads: {told}"
+    if len(processes) > _PROCESSES:
+        yield f"  {len(processes) - _PROCESSES} more"
+
+
+def _gpu_lines(gpus: Sequence[Gpu] | None) -> Iterator[str]:
+    if gpus is None:
+        yield "GPUs: NVML does not answer, or there is none"
+        return
+    yield "GPUs: index, name, MiB used of total, and by whom"
+    for gpu in gpus:
+        yield f"  {gpu.index} {gpu.name} {gpu.used_bytes // _MIB} of {gpu.total_bytes // _MIB}"
+        for process in gpu.processes[:_PROCESSES]:
+            used = "?" if process.used_bytes is None else str(process.used_bytes // _MIB)
+            yield f"    pid {process.pid} {used}{' (ours)' if process.ours else ''}"

@@ -1,0 +1,75 @@
+"""Whether a server that answers stands still: it has work, and nothing that its engine reports moves.
+
+The API server of an engine that is stopped or deadlocked answers as before; only what the engine reports stays as it
+was (measured with vLLM 0.26 on an H200, engine under SIGSTOP). An honest prefill reports no token for seconds, though
+its KV cache grows with each chunk. In order: a page that did not answer, no work, a sleeping engine, a metric that
+vllmd needs and the page lacks → nothing is known, and the count begins anew · nobody looked for too long → it begins
+anew · anything moved → it begins anew, and how long it had been still is remembered · else it goes on.
+"""
+
+from dataclasses import dataclass, replace
+
+from vllmd.model.snapshot import Metrics, Snapshot
+
+# What has to be on the page before its standstill says anything: tokens in, tokens out, iterations.
+_NEEDED = ("prompt_tokens", "generation_tokens", "steps")
+# Of the longest silence that ended by itself: the next prompt may be longer, its prefill grows with the square.
+_HONEST_FACTOR = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Readings of one generation in a row that all say the same while there is work. Times by the monotonic clock.
+
+    `longest_s` is the longest silence of this generation that ended by itself.
+    """
+
+    generation: int = 0
+    said: Metrics | None = None  # None: no such reading
+    since_s: float = 0.0
+    last_s: float = 0.0
+    longest_s: float = 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """From the first to the last of these readings, in seconds."""
+        return self.last_s - self.since_s
+
+    @property
+    def running(self) -> float | None:
+        """How many requests were running at that time, None where nothing is known."""
+        return self.said.gauges.get("requests_running") if self.said is not None else None
+
+
+def heard(before: Silence, snapshot: Snapshot, gap_s: float) -> Silence:
+    """Return the silence with one more reading; readings further apart than `gap_s` seconds are no row."""
+    known = before if before.generation == snapshot.generation else Silence(snapshot.generation)
+    metrics, at_s = snapshot.metrics, snapshot.monotonic_s
+    if metrics is None or at_s is None:
+        return Silence(known.generation, longest_s=known.longest_s)
+    moved = known.said is not None and _reports(known.said) != _reports(metrics)
+    longest_s = max(known.longest_s, known.silent_s) if moved else known.longest_s
+    if not _has_work(metrics):
+        return Silence(known.generation, longest_s=longest_s)
+    if moved or known.said is None or at_s - known.last_s > gap_s:
+        return Silence(known.generation, metrics, at_s, at_s, longest_s)
+    return replace(known, last_s=at_s)
+
+
+def limit_s(silence: Silence, stall_timeout_s: float) -> float:
+    """Return how long a silence may last, in seconds: the operator's limit, longer where honest ones came near it."""
+    return max(stall_timeout_s, _HONEST_FACTOR * silence.longest_s)
+
+
+def _reports(metrics: Metrics) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what the engine alone moves: its counters, and its gauges, which each of its steps sets."""
+    return dict(metrics.counters), dict(metrics.gauges)
+
+
+def _has_work(metrics: Metrics) -> bool:
+    """Whether requests are there that an engine which is awake should get on with, and its progress can be read."""
+    running = metrics.gauges.get("requests_running")
+    if running is None or any(name not in metrics.counters for name in _NEEDED):
+        return False
+    awake = metrics.gauges.get("awake", 1.0) > 0  # vLLM before 0.12 does not say, and sleeps only where it is told to
+    return awake and running + metrics.gauges.get("requests_waiting", 0.0) > 0

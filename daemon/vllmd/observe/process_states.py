@@ -1,0 +1,77 @@
+"""What the processes of a server are doing, by /proc: for the evidence of a hang.
+
+Read is what the kernel answers without the process's help: its title by `comm`, never its command line, whose reader
+waits for a process that holds its own memory map.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from vllmd.model.server import ProcessId
+
+_PROC = Path("/proc")
+_THREADS = 1024  # of one process; vLLM's have some hundred
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """One process: title (15 characters at most), state (a letter of proc(5)), and where in the kernel it waits.
+
+    `wchan` is None where the kernel does not say, or the process waits for nothing. `busy_ticks` is the CPU time so
+    far; `threads` counts its threads by state and wchan.
+    """
+
+    pid: int
+    title: str
+    state: str
+    wchan: str | None
+    busy_ticks: int
+    threads: Counter[tuple[str, str | None]]
+
+
+def read_states(processes: Iterable[ProcessId]) -> tuple[ProcessReading, ...]:
+    """Return what each of these processes does; one that has ended is left out."""
+    found = (_read(process.pid) for process in processes)
+    return tuple(reading for reading in found if reading is not None)
+
+
+def _read(pid: int) -> ProcessReading | None:
+    folder = _PROC / str(pid)
+    fields = _fields(folder)
+    if fields is None:
+        return None
+    title, state, busy_ticks = fields
+    return ProcessReading(pid, title, state, _wchan(folder), busy_ticks, _threads(folder))
+
+
+def _threads(folder: Path) -> Counter[tuple[str, str | None]]:
+    counted: Counter[tuple[str, str | None]] = Counter()
+    try:
+        for thread in islice((folder / "task").iterdir(), _THREADS):
+            if (fields := _fields(thread)) is not None:
+                counted[fields[1], _wchan(thread)] += 1
+    except OSError:
+        return counted  # the process has ended meanwhile
+    return counted
+
+
+def _fields(folder: Path) -> tuple[str, str, int] | None:
+    """Return title, state and CPU ticks (fields 2, 3, 14 and 15 of stat); None if it has ended."""
+    try:
+        text = (folder / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    before, _, after = text.rpartition(")")
+    fields = after.split()
+    return before.partition("(")[2], fields[0], int(fields[11]) + int(fields[12])
+
+
+def _wchan(folder: Path) -> str | None:
+    try:
+        name = (folder / "wchan").read_text(errors="replace")
+    except OSError:
+        return None
+    return None if name in {"", "0"} else name

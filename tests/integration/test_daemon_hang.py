@@ -1,0 +1,119 @@
+"""vllmd over the simulated server: one that hangs is found within its limit, started again, and none that is idle."""
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+from e2e.vllmd_process import Instance, VllmdProcess, alive, free_port, running
+from simulated import NAME, host, serve
+
+LIMIT_S = 30.0
+STALL_S = 3.0
+FOUND_WITHIN_S = STALL_S + 5.0
+SETTINGS = {"engine": {"stall_timeout": f"{STALL_S:g}s", "scrape_interval": "250ms"}}
+
+
+def engine_of(daemon: VllmdProcess) -> psutil.Process:
+    """Return the engine's process."""
+    return next(p for p in daemon.server_processes() if "EngineCore" in " ".join(p.cmdline()))
+
+
+def ask(port: int, tokens: int) -> int | None:
+    """Ask for an answer of so many tokens; return the status code, None where the connection broke."""
+    body = {"model": NAME, "prompt": "x" * 400, "max_tokens": tokens, "ignore_eos": True}
+    try:
+        return httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=LIMIT_S).status_code
+    except httpx.HTTPError:
+        return None
+
+
+@contextmanager
+def load(port: int, requests: int = 4) -> Iterator[None]:
+    """Keep so many long requests under way; they end with the server at the latest."""
+    with ThreadPoolExecutor(requests) as pool:
+        for _ in range(requests):
+            pool.submit(ask, port, 20_000)
+        yield
+
+
+def running_requests(port: int) -> float:
+    """Return how many requests run, by the server's own page."""
+    page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S).text
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith("vllm:num_requests_running"))
+
+
+def until_running(port: int, requests: int) -> None:
+    """Wait until the requests run."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while running_requests(port) < requests:
+        assert time.monotonic() < deadline_s, "the requests do not run"
+        time.sleep(0.1)  # a metrics page sends no event
+
+
+def evidence_of(instance: Instance, generation: int) -> str:
+    """Return what was kept of a launch that hung."""
+    path = Path(instance["log"]).with_name(f"evidence-{generation:04d}.txt")
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_stopped_engine_under_load_is_found_and_replaced(tmp_path: Path) -> None:
+    """SIGSTOP: every endpoint answers on; within the limit the server is ended, and another one serves."""
+    port = free_port()
+    with running(tmp_path, serve(port), SETTINGS, host()) as daemon:
+        daemon.wait_serving(1, LIMIT_S)
+        with load(port):
+            until_running(port, 4)
+            old, engine = daemon.server_processes(), engine_of(daemon)
+            engine.send_signal(signal.SIGSTOP)
+            began_s = time.monotonic()
+            assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=LIMIT_S).status_code == 200
+            daemon.wait(lambda i: i["last_failure"] is not None, "the hang is found", FOUND_WITHIN_S + LIMIT_S)
+            assert time.monotonic() - began_s < FOUND_WITHIN_S
+        instance = daemon.wait_serving(2, LIMIT_S)
+        assert instance["last_failure"]["class"] == "hang"
+        assert instance["last_failure"]["phase"] == "serving"
+        assert "with 4 requests running" in instance["last_failure"]["summary"]
+        assert not [p for p in old if alive(p)]
+        assert ask(port, 4) == 200
+        evidence = evidence_of(instance, 1)
+        assert f"{engine.pid} " in evidence
+        assert " T " in evidence  # stopped by a signal
+        assert "Application startup complete" in evidence
+
+
+def test_a_deadlock_is_found_and_a_second_one_tries_eager_mode(tmp_path: Path) -> None:
+    """An engine that takes no step any more, twice: the same flags again, then eager mode, which serves."""
+    port = free_port()
+    world = host(fault="hang", fault_after_requests=2, fault_unless="enforce-eager")
+    with running(tmp_path, serve(port), SETTINGS, world) as daemon:
+        for generation in (1, 2):
+            daemon.wait_serving(generation, LIMIT_S)
+            with ThreadPoolExecutor(2) as pool:
+                pool.submit(ask, port, 20_000)
+                until_running(port, 1)
+                pool.submit(ask, port, 20_000)
+                instance = daemon.wait_serving(generation + 1, LIMIT_S)
+            assert instance["last_failure"]["class"] == "hang"
+        changed = {c["flag"]: c["to"] for c in instance["decisions"][-1]["changes"]}
+        assert changed == {"enforce-eager": "on"}
+        assert instance["decisions"][-2]["changes"] == []
+        assert ask(port, 4) == 200
+
+
+def test_an_idle_server_is_no_hang(tmp_path: Path) -> None:
+    """Three times the limit without a request, after one that was answered: nothing is done."""
+    port = free_port()
+    with running(tmp_path, serve(port), SETTINGS, host()) as daemon:
+        daemon.wait_serving(1, LIMIT_S)
+        assert ask(port, 4) == 200
+        time.sleep(3 * STALL_S)  # that nothing happens sends no event
+        instance = daemon.status()
+        assert (instance["state"], instance["generation"]) == ("serving", 1)
+        assert instance["last_failure"] is None

@@ -1,0 +1,41 @@
+"""The evidence of a hang: what it says, and that it stays bounded and masked."""
+
+from collections import Counter
+
+from vllmd.act.evidence import evidence_text
+from vllmd.model.masking import Masker
+from vllmd.model.server import Hung
+from vllmd.model.snapshot import Gpu, GpuProcess
+from vllmd.observe.process_states import ProcessReading
+
+HUNG = Hung(3, 125.0, "no token and no step for 125 s with 4 requests running")
+ENGINE = ProcessReading(71, "VLLM::EngineCor", "T", "do_signal_stop", 812, Counter({("T", "do_signal_stop"): 40}))
+GPU = Gpu(0, "GPU-1", "NVIDIA H200", 140 * 2**30, 70 * 2**30, (GpuProcess(71, 69 * 2**30, "python3", ours=True),))
+
+
+def test_it_says_what_each_process_does_and_where_it_waits() -> None:
+    """Process, state, kernel function, threads, GPU memory, log: what nobody can ask any more afterwards."""
+    text = evidence_text(HUNG, 0.0, [ENGINE], [GPU], ["INFO last words"], str)
+    assert "generation 3: no token and no step for 125 s with 4 requests running" in text
+    assert "71 VLLM::EngineCor T do_signal_stop 812" in text
+    assert "40 threads: 40 T do_signal_stop" in text
+    assert "0 NVIDIA H200 71680 of 143360" in text
+    assert "pid 71 70656 (ours)" in text
+    assert text.endswith("INFO last words\n")
+
+
+def test_a_secret_in_the_log_is_masked_and_controls_are_escaped() -> None:
+    """The log's text is data: it neither leaks a key nor steers a terminal."""
+    mask = Masker(["sesame-open"]).mask
+    text = evidence_text(HUNG, 0.0, [], None, ["key sesame-open \x1b[2J"], mask)
+    assert "sesame" not in text
+    assert "\x1b" not in text
+    assert "NVML does not answer" in text
+
+
+def test_it_is_bounded_whatever_the_server_is() -> None:
+    """Thousands of processes and endless lines make a file that a ticket takes."""
+    many = [ENGINE] * 5000
+    text = evidence_text(HUNG, 0.0, many, [GPU], ["x" * 100_000] * 50, str)
+    assert len(text) < 100_000
+    assert "4936 more" in text
