@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,9 @@ class Daemon:
         """Take one reading of everything and hand it to the loop."""
         life = self._loop.supervisor.life
         serving = life.state is ServerState.SERVING
-        snapshot = await self._snapshot(await self._scraper.scrape() if serving else None)
+        metrics = await self._scraper.scrape() if serving else None
+        paused = await self._scraper.paused() if serving and self._loop.stall.suspects else None
+        snapshot = replace(await self._snapshot(metrics), paused=paused)
         if life.state in ALIVE and life.launch is not None:
             self._server.note_members()
             if cap_size(Path(life.launch.log_path), self._instance.settings.log.engine_max_bytes):

@@ -78,7 +78,7 @@ class Loop:
         self._assessment: Assessment | None = None
         self._past = Past()
         self._trials = Trials(supervisor, journal, clock, self._past)
-        self._stall = Stall(supervisor, journal, clock)
+        self.stall = Stall(supervisor, journal, clock)
         self._pause = journal.pause()
         self._waiting: Failure | None = None  # its recovery waits for the end of a pause
         self._stop_asked = False
@@ -108,7 +108,7 @@ class Loop:
         if self.supervisor.life.state is ServerState.SERVING:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
-            if not self._stall.look(snapshot, hands_off=self._hands_off):
+            if not self.stall.look(snapshot, hands_off=self._hands_off):
                 self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
             if self.supervisor.served_s > GOOD_RUN_S:
                 self._past.calmed()

@@ -9,6 +9,7 @@ from vllmd.supervisor import Supervisor
 
 # Readings may be missed (a busy host); a longer pause means that vllmd itself stood still, and with it maybe the host.
 _MISSED_READINGS = 3
+_SUSPECT_PART = 0.5  # of the limit, from which on it is asked whether the server is paused
 _LATE_S = 5.0  # a reading waits up to 4 s for the metrics page
 
 
@@ -21,6 +22,12 @@ class Stall:
         self._clock = clock
         self._silence = Silence()
         self._ending: int | None = None  # the generation that is being ended
+
+    @property
+    def suspects(self) -> bool:
+        """Whether the server has been silent for so long that it is to be asked whether somebody paused it."""
+        stall_timeout_s = self._supervisor.instance.settings.engine.stall_timeout_s
+        return self._silence.silent_s > _SUSPECT_PART * limit_s(self._silence, stall_timeout_s)
 
     def look(self, snapshot: Snapshot, *, hands_off: bool) -> bool:
         """Take in a reading; return whether the server hangs, so that nothing else is to be decided about it."""

@@ -16,7 +16,7 @@ from vllmd.act.server_file import ServerRecord, leftovers, write_record
 from vllmd.act.server_process import Launcher, ServerProcess
 from vllmd.clock import SystemClock
 from vllmd.model.flags import Flags
-from vllmd.model.server import Exited, Launch, LaunchRefused, ProcessId, ServerEvent, Spawned, StartStalled
+from vllmd.model.server import Exited, Hung, Launch, LaunchRefused, ProcessId, Ready, ServerEvent, Spawned, StartStalled
 from vllmd.observe.processes import boot_id, identify
 
 LIMIT_S = 20.0
@@ -37,6 +37,14 @@ print(subprocess.Popen(['sleep', '60']).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 ORPHANING = (sys.executable, "-c", ORPHANING_CODE)
+
+# Listens on the port of its argument, and ignores SIGTERM.
+LISTENING_CODE = """
+import signal, socket, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+time.sleep(60)
+"""
 
 
 class NoGpu:
@@ -134,6 +142,23 @@ def test_what_ignores_sigterm_is_killed_with_its_whole_session(tmp_path: Path) -
         assert len(members) == 2
         process.stop()
         assert await event_of(process) == Exited(1, -signal.SIGKILL, asked=True)
+        assert not [p for p in members if identify(p.pid) == p]
+
+    run(body)
+
+
+def test_a_hang_is_ended_also_where_its_evidence_cannot_be_written(tmp_path: Path) -> None:
+    """With a folder where the file should be: no drain, no process left, and the hang is told as it was found."""
+
+    async def body() -> None:
+        port = free_port()
+        (tmp_path / "logs" / "evidence-0001.txt").mkdir(parents=True)
+        process = server(tmp_path, port)
+        process.launch(launch_of((sys.executable, "-c", LISTENING_CODE, str(port)), tmp_path))
+        assert await event_of(process) == Ready(1)
+        members = process.session.members
+        process.end(7.0, "it stands still")
+        assert await event_of(process, within_s=5.0) == Hung(1, 7.0, "it stands still")
         assert not [p for p in members if identify(p.pid) == p]
 
     run(body)

@@ -1,6 +1,7 @@
 """A standstill: counted from pages that answer and show work, and from nothing else."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -143,6 +144,15 @@ def test_no_alarm_while_any_counter_moves(moves: list[str], every_s: float, runn
     silence = after(pages, every_s)
     assert silence.silent_s == 0.0
     assert limit_s(silence, STALL_S) == STALL_S
+
+
+def test_a_paused_server_is_no_hang() -> None:
+    """Requests that somebody keeps waiting on purpose are no standstill, and raise no limit for a real one."""
+    before = after([page()] * 21)
+    paused = Snapshot(0.0, 1, page(), None, monotonic_s=1105.0, paused=True)
+    silence = heard(before, paused, GAP_S)
+    assert (silence.silent_s, silence.longest_s) == (0.0, 0.0)
+    assert heard(before, replace(paused, paused=False), GAP_S).silent_s == 105.0
 
 
 def test_one_sleeping_engine_is_no_server_that_is_awake() -> None:

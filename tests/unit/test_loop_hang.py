@@ -64,6 +64,15 @@ def test_a_hang_is_found_after_the_limit_and_not_before() -> None:
     assert len(built.server.launches) == 1
 
 
+def test_a_server_is_asked_whether_it_is_paused_before_the_limit() -> None:
+    """From half the limit on, so that the answer is there in time; not after it moved again."""
+    built = begun()
+    stand_still(built, 60)
+    assert not built.loop.stall.suspects
+    stand_still(built, 10)
+    assert built.loop.stall.suspects
+
+
 def test_after_a_hang_the_same_flags_are_launched() -> None:
     """It is a failure of the class hang while serving, and no flag is to blame."""
     built = begun()

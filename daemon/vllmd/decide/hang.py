@@ -2,9 +2,10 @@
 
 The API server of an engine that is stopped or deadlocked answers as before; only what the engine reports stays as it
 was (measured with vLLM 0.26 on an H200, engine under SIGSTOP). An honest prefill reports no token for seconds, though
-its KV cache grows with each chunk. In order: a page that did not answer, no work, a sleeping engine, a metric that
-vllmd needs and the page lacks → nothing is known, and the count begins anew · nobody looked for too long → it begins
-anew · anything moved → it begins anew, and how long it had been still is remembered · else it goes on.
+its KV cache grows with each chunk. In order: a page that did not answer, a sleeping or paused engine → nothing is
+known, and the count begins anew · anything moved → how long it had been still is remembered · no work, or a needed
+metric is not on the page → the count begins anew · anything moved, or nobody looked for too long → it begins with this
+page · else it goes on.
 """
 
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ def heard(before: Silence, snapshot: Snapshot, gap_s: float) -> Silence:
     """Return the silence with one more reading; readings further apart than `gap_s` seconds are no row."""
     known = before if before.generation == snapshot.generation else Silence(snapshot.generation)
     metrics, at_s = snapshot.metrics, snapshot.monotonic_s
-    if metrics is None or at_s is None:
+    if metrics is None or at_s is None or snapshot.paused or _asleep(metrics):
         return Silence(known.generation, longest_s=known.longest_s)
     moved = known.said is not None and _reports(known.said) != _reports(metrics)
     longest_s = max(known.longest_s, known.silent_s) if moved else known.longest_s
@@ -67,9 +68,12 @@ def _reports(metrics: Metrics) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _has_work(metrics: Metrics) -> bool:
-    """Whether requests are there that an engine which is awake should get on with, and its progress can be read."""
+    """Whether requests are there that the engine should get on with, and its progress can be read."""
     running = metrics.gauges.get("requests_running")
     if running is None or any(name not in metrics.counters for name in _NEEDED):
         return False
-    awake = metrics.gauges.get("awake", 1.0) > 0  # vLLM before 0.12 does not say, and sleeps only where it is told to
-    return awake and running + metrics.gauges.get("requests_waiting", 0.0) > 0
+    return running + metrics.gauges.get("requests_waiting", 0.0) > 0
+
+
+def _asleep(metrics: Metrics) -> bool:
+    return metrics.gauges.get("awake") == 0.0  # vLLM before 0.12 does not say

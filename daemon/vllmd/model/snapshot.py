@@ -76,7 +76,8 @@ class Gpu:
 class Snapshot:
     """One reading: time in seconds (unix), the generation it belongs to, and what could be read.
 
-    `monotonic_s` is the same moment by a clock that nobody sets, None where it was not read.
+    `monotonic_s` is the same moment by a clock that nobody sets, None where it was not read; `paused` whether somebody
+    had vLLM itself keep its requests waiting, None where that was not asked, or not answered.
     """
 
     at_s: float
@@ -86,6 +87,7 @@ class Snapshot:
     host_free_bytes: int | None = None
     host_total_bytes: int | None = None
     monotonic_s: float | None = None
+    paused: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

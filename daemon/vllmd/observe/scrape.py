@@ -1,6 +1,7 @@
 """The server's /metrics page: fetched within a limit, reduced to what vllmd reads, parsed."""
 
 import asyncio
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,8 @@ from vllmd.observe import metric_names as names
 
 # A page of an 8-engine server with LoRA labels is some 400 KB; far beyond that it is no metrics page.
 PAGE_LIMIT_BYTES = 8 * 2**20
+_ANSWER_LIMIT_BYTES = 1024  # of /is_paused, which answers some twenty
+_PAUSED_TIMEOUT_S = 1.0  # of /is_paused: it is asked when a hang is near, whose finding must not wait for it
 
 _FLAT = {
     spelling: own
@@ -88,6 +91,16 @@ def _first_spelling(table: Mapping[str, tuple[str, ...]], flat: Mapping[str, lis
     return found
 
 
+def _paused(answer: bytes) -> bool | None:
+    """Return what the JSON of /is_paused says: {"is_paused": true} (entrypoints/serve/rlhf/api_router.py, 0.14)."""
+    try:
+        said = json.loads(answer)
+    except ValueError:
+        return None
+    paused = said.get("is_paused") if isinstance(said, dict) else None
+    return paused if isinstance(paused, bool) else None
+
+
 class HttpScraper:
     """Scrapes one server over HTTP."""
 
@@ -125,6 +138,22 @@ class HttpScraper:
                 return response.status_code == httpx.codes.OK
         except (httpx.HTTPError, TimeoutError):
             return False
+
+    async def paused(self) -> bool | None:
+        """Return whether somebody paused the server by its own /pause (0.12 and later); None where it does not say.
+
+        Where it has no such path, nobody can pause it. A deadlocked engine of a later version answers nothing.
+        """
+        url, answer = f"{self._url}/is_paused", bytearray()
+        try:
+            async with asyncio.timeout(_PAUSED_TIMEOUT_S), self._client.stream("GET", url) as response:
+                async for chunk in response.aiter_bytes(_ANSWER_LIMIT_BYTES):
+                    answer += chunk
+                    if len(answer) > _ANSWER_LIMIT_BYTES:
+                        return None
+                return _paused(bytes(answer)) if response.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, TimeoutError):
+            return None
 
     async def close(self) -> None:
         """Close the connections."""
