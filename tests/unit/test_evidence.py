@@ -1,8 +1,11 @@
 """The evidence of a hang: what it says, and that it stays bounded and masked."""
 
+import os
 from collections import Counter
+from pathlib import Path
 
 from vllmd.act.evidence import evidence_text
+from vllmd.act.launch_logs import evidence_path, open_log
 from vllmd.model.masking import Masker
 from vllmd.model.server import Hung
 from vllmd.model.snapshot import Gpu, GpuProcess
@@ -39,3 +42,12 @@ def test_it_is_bounded_whatever_the_server_is() -> None:
     text = evidence_text(HUNG, 0.0, many, [GPU], ["x" * 100_000] * 50, str)
     assert len(text) < 100_000
     assert "4936 more" in text
+
+
+def test_it_goes_with_the_log_of_its_launch(tmp_path: Path) -> None:
+    """As many are kept as logs are, so that a server that hangs for ever fills no disk."""
+    for generation in range(1, 5):
+        os.close(open_log(tmp_path, generation, keep=2))
+        evidence_path(tmp_path, generation).write_text("seen")
+    kept = {"engine-0003.log", "engine-0004.log", "evidence-0003.txt", "evidence-0004.txt"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
