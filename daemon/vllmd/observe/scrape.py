@@ -58,7 +58,7 @@ def _collect(samples: Iterable[Sample]) -> Metrics:
         if sample.name == names.CACHE_CONFIG:
             info = info or sample.labels
         elif sample.name == names.SLEEP_STATE:
-            if sample.labels["sleep_state"] == "awake":
+            if sample.labels.get("sleep_state") == "awake":
                 awake.append(sample.value)
         elif sample.name in _FLAT:
             flat[sample.name].append(sample.value)
