@@ -62,7 +62,7 @@ class Life:
             try:
                 (instance,) = ask(self._control, "status", _LIMIT_S)["instances"]
             except ControlError:  # it does not listen yet, or has no status yet
-                time.sleep(_LOOK_S)
+                time.sleep(_LOOK_S)  # a daemon that does not listen yet sends no event
                 continue
             assert isinstance(instance, dict)
             return instance

@@ -90,7 +90,7 @@ def test_launches_come_back_whole(ledger: SqliteLedger) -> None:
 
 
 def test_failures_come_back_with_their_time(ledger: SqliteLedger) -> None:
-    """The breaker's window is rebuilt from failures and their times."""
+    """A failure comes back equal, beside its time."""
     ledger.record(example_failure(), NOW_S)
     assert ledger.failures_since(NOW_S - 1) == [(NOW_S, example_failure())]
 
