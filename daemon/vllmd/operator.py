@@ -9,8 +9,8 @@ import msgspec
 
 from vllmd.errors import ControlError
 from vllmd.loop import Loop
-from vllmd.model.masking import plain
 from vllmd.model.orders import PAUSE_LIMIT_S, Pause
+from vllmd.model.plain import plain
 from vllmd.model.status import Status
 from vllmd.ports import Clock
 from vllmd.report.control import Command, Peer

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vllmd.model.masking import MASK, Masker, plain
+from vllmd.model.masking import MASK, Masker
+from vllmd.model.plain import plain
 from vllmd.model.secret_names import is_secret_name, is_secret_option, is_secret_variable
 
 # The prefix keeps them apart from the words around them.

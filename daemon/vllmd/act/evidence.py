@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 from vllmd.model.server import Hung
 from vllmd.model.snapshot import Gpu
 from vllmd.observe.process_states import ProcessReading

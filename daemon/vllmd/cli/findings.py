@@ -7,7 +7,7 @@ from pathlib import Path
 from vllmd.config.masking import TextMasker
 from vllmd.config.sources import read_text
 from vllmd.errors import Finding, Severity
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 
 # Returns the text of a file, None where it cannot be read (now).
 TextReader = Callable[[str], str | None]

@@ -7,7 +7,7 @@ import click
 from vllmd.cli.exits import Exit
 from vllmd.cli.ordering import fail, instance_options, json_option, order, print_json, the_place
 from vllmd.cli.where import Asked
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 
 
 @click.command("forget")

@@ -15,7 +15,7 @@ from vllmd.cli.exits import Exit
 from vllmd.cli.ordering import fail
 from vllmd.cli.places import checked_name
 from vllmd.errors import VllmdError
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 
 _UNIT = "vllmd@.service"
 # Where each file goes below the root; the first name is the file's own below the folder of the sources.

@@ -15,7 +15,7 @@ from vllmd.cli.places import Places
 from vllmd.cli.terminal import is_utf8, wants_colour
 from vllmd.cli.where import Asked, all_places, this_caller
 from vllmd.errors import ControlError, VllmdError
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 from vllmd.report.ask import DeniedError, UnreachableError, ask
 from vllmd.report.drawing import Look
 

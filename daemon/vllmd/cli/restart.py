@@ -4,7 +4,7 @@ import click
 
 from vllmd.cli.ordering import instance_options, json_option, order, print_json, the_place
 from vllmd.cli.where import Asked
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 
 
 @click.command("restart")

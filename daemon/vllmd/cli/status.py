@@ -19,7 +19,6 @@ from vllmd.errors import ControlError, VllmdError
 from vllmd.report.ask import DeniedError, ask
 from vllmd.report.drawing import Look
 from vllmd.report.status_file import SCHEMA, read_status
-from vllmd.report.status_table import table
 from vllmd.report.status_text import Seen, page
 
 _WATCH_EVERY_S = 2.0
@@ -145,6 +144,8 @@ def _show(seen: Sequence[Seen], look: Look, *, wants_json: bool, indent: int | N
     elif len(seen) == 1:
         text = page(seen[0], look, datetime.now(UTC))
     else:
+        from vllmd.report.status_table import table  # noqa: PLC0415 - one instance is asked for most often
+
         text = table(seen, look)
     click.echo(text, nl=False, color=look.colour)
 

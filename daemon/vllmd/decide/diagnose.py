@@ -22,7 +22,8 @@ from vllmd.decide.vllm_defaults import default_utilization
 from vllmd.model.failure import Evidence, Failure, FailureClass
 from vllmd.model.flags import UTILIZATION
 from vllmd.model.launch_end import LaunchEnd, ProcessState
-from vllmd.model.masking import Masker, plain
+from vllmd.model.masking import Masker
+from vllmd.model.plain import plain
 from vllmd.model.server import Phase
 
 SUMMARY_CHARS = 300

@@ -13,7 +13,7 @@ import msgspec
 
 from vllmd.model.decision import Action, Change, Hold, Outcome, Verification
 from vllmd.model.failure import GUESSED, OF_FLAGS, Failure
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
 from vllmd.report.ledger import LEDGER_NAME

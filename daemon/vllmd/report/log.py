@@ -10,7 +10,8 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from vllmd.model.masking import Masker, plain
+from vllmd.model.masking import Masker
+from vllmd.model.plain import plain
 
 # A traceback fits, a dumped prompt does not.
 _VALUE_LIMIT = 8000

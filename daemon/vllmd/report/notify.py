@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 
 _STATUS_LIMIT = 200
 # Signs of life in the time that the manager waits for one. sd_watchdog_enabled(3) recommends two; with four, one piece

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 
 Fields = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 from vllmd.report.drawing import WIDTH, Look, Row, Style
 
 _INDENT = "  "

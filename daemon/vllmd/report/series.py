@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from vllmd.model.decision import Effect, HoldReason, TargetAssessment
 from vllmd.model.flags import BATCHED_TOKENS, FlagValue, parse_number, show_value
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 from vllmd.model.status import BudgetStatus, FlagStatus, Status
 from vllmd.report.gpu_memory import sizes
 from vllmd.report.publication import Published

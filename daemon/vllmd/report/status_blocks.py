@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from vllmd.model.masking import plain
+from vllmd.model.plain import plain
 from vllmd.report.drawing import Row, Style, clock, columns, duration, gib, labelled, latency, rate, share, tag
 from vllmd.report.reading import Fields, age_s, number, part, parts, text, texts, when, whole
 
