@@ -12,7 +12,7 @@ from e2e.vllmd_process import Instance, VllmdProcess
 from simulated import NAME
 from vllmd.model.failure import FailureClass
 
-_ASK_LIMIT_S = 60.0
+ASK_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def ask_long(daemon: VllmdProcess, instance: Instance) -> None:
     """Send a request with a prompt of 2,000 tokens, which is the end of the server."""
     del daemon
     body = {"model": NAME, "prompt": [1] * 2000, "max_tokens": 4}
-    assert httpx.post(f"{instance['url']}/v1/completions", json=body, timeout=_ASK_LIMIT_S).status_code >= 500
+    assert httpx.post(f"{instance['url']}/v1/completions", json=body, timeout=ASK_LIMIT_S).status_code >= 500
 
 
 def end_from_outside(daemon: VllmdProcess, instance: Instance) -> None:
@@ -205,138 +205,5 @@ CASES = (
         provoke=end_from_outside,
         exit_code=0,
         action="retry",
-    ),
-)
-# Other ways into the same classes, and other ways out.
-VARIANTS = (
-    Case(
-        "the pooler's buffers, sequences kept: less utilization",
-        FailureClass.WARMUP_OOM,
-        ("--gpu-memory-utilization", "0.97", "--runner", "pooling"),
-        {"pooler_bytes_per_seq": 3_000_000},
-        changed={"gpu-memory-utilization": (0.9, 0.96)},
-    ),
-    Case(
-        "the largest step: fewer batched tokens",
-        FailureClass.WARMUP_OOM,
-        host={"weights_gib": 40, "activation_bytes_per_token": 5_500_000},
-        changed={"max-num-batched-tokens": (1024, 4096)},
-    ),
-    operators(
-        Case(
-            "a tier that the operator keeps: held",
-            FailureClass.HOST_OOM,
-            ("--kv-offloading-size", "600"),
-            held="give the server more memory of the host",
-        ),
-    ),
-    operators(
-        Case(
-            "a value that is not to be had: held",
-            FailureClass.INVALID_FLAG,
-            ("--dtype", "float8"),
-            held="argument --dtype: invalid choice: 'float8'",
-            exit_code=2,
-        ),
-    ),
-    operators(
-        Case(
-            "heads that cannot be dealt out: held",
-            FailureClass.INVALID_COMBINATION,
-            ("--tensor-parallel-size", "3"),
-            held="must be divisible by tensor parallel size (3)",
-        ),
-    ),
-    again(
-        Case(
-            "a hub that is silent once: asked again",
-            FailureClass.MODEL_ACCESS,
-            host={"fault": "hub-silent"},
-        ),
-    ),
-    again(
-        Case(
-            "a worker that dies while serving: again",
-            FailureClass.INFRA_FAULT,
-            ("--tensor-parallel-size", "2"),
-            {"fault": "process-dies", "fault_code": -11},
-            provoke=ask_long,
-            exit_code=0,
-        ),
-    ),
-    again(
-        Case(
-            "links that stop during a start: again",
-            FailureClass.INFRA_FAULT,
-            ("--tensor-parallel-size", "2"),
-            {"fault": "nccl-timeout", "fault_at": "start"},
-        ),
-    ),
-    again(
-        Case(
-            "a start that ends in order: again",
-            FailureClass.INFRA_FAULT,
-            host={"fault": "clean-exit"},
-            exit_code=0,
-        ),
-    ),
-    operators(
-        Case(
-            "a GPU off the bus: held",
-            FailureClass.INFRA_FAULT,
-            host={"fault": "off-the-bus", "fault_at": "start"},
-            held="the host must be restarted",
-        ),
-    ),
-    operators(
-        Case(
-            "a small /dev/shm: held",
-            FailureClass.INFRA_FAULT,
-            ("--tensor-parallel-size", "2"),
-            {"shm_mib": 64},
-            held="may be too small (--shm-size or --ipc=host)",
-        ),
-    ),
-    operators(
-        Case(
-            "vLLM's own deadline: held",
-            FailureClass.INFRA_FAULT,
-            host={"start_s": 4},
-            environ={"VLLM_ENGINE_READY_TIMEOUT_S": "1"},
-            held="VLLM_ENGINE_READY_TIMEOUT_S=1800",
-        ),
-    ),
-    again(
-        Case(
-            "a worker that does not answer while serving: again",
-            FailureClass.HANG,
-            host={"fault": "rpc-timeout", "silence_s": 0.5},
-            provoke=ask_long,
-            exit_code=0,
-        ),
-    ),
-    again(
-        Case(
-            "a start that only complains: ended, and again",
-            FailureClass.HANG,
-            host={"fault": "hang-with-hints", "fault_at": "start", "silence_s": 2.5},
-            settings={"engine": {"start_timeout": "2s"}},
-            exit_code=None,
-        ),
-    ),
-    operators(
-        Case(
-            "a fixed pool beyond the device: held",
-            FailureClass.UTILIZATION_TOO_HIGH,
-            ("--kv-cache-memory-bytes", "90G"),
-            held="lower --kv-cache-memory-bytes to 63.02 GiB or less",
-        ),
-    ),
-    again(
-        Case(
-            "memory of the host that the kernel takes back: again",
-            FailureClass.INFRA_FAULT,
-            host={"fault": "process-dies", "fault_at": "start"},
-        ),
     ),
 )

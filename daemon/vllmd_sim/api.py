@@ -10,7 +10,9 @@ from vllmd_sim.config import EngineConfig
 from vllmd_sim.engine_client import EngineClient
 from vllmd_sim.http1 import HttpServer
 from vllmd_sim.lines import Console
+from vllmd_sim.stats_line import Statistics, say
 from vllmd_sim.traffic import ROUTES, Traffic
+from vllmd_sim.versions import SHUTDOWN_LINES_SINCE, at_least
 
 ENGINE_GRACE_S = 5.0  # for the engine's own end, beyond the drain
 _HTTP_GRACE_S = 5.0
@@ -21,9 +23,16 @@ class ApiServer:
     """One serving API server and the ways in which it ends, all of them with code 0."""
 
     def __init__(
-        self, config: EngineConfig, engine: EngineClient, traffic: Traffic, listener: socket.socket, console: Console
+        self,
+        config: EngineConfig,
+        version: str,
+        engine: EngineClient,
+        traffic: Traffic,
+        listener: socket.socket,
+        console: Console,
     ) -> None:
         self._config = config
+        self._version = version
         self._engine = engine
         self._traffic = traffic
         self._listener = listener
@@ -44,7 +53,7 @@ class ApiServer:
         self._engine.send({"serving": True})
         hearing = asyncio.create_task(self._hear())
         stopping = asyncio.create_task(told.wait())
-        reporting = asyncio.create_task(self._traffic.report(self._console)) if log_stats else None
+        reporting = asyncio.create_task(self._traffic.report(self._say_statistics)) if log_stats else None
         await asyncio.wait((hearing, stopping), return_when=asyncio.FIRST_COMPLETED)
         if stopping.done():
             await self._stop(hearing)
@@ -71,6 +80,9 @@ class ApiServer:
         self._console.uvicorn("Waiting for application startup.")
         self._console.uvicorn("Application startup complete.")
 
+    def _say_statistics(self, seen: Statistics) -> None:
+        say(seen, self._version, self._console, v0=self._config.v0)
+
     async def _hear(self) -> None:
         """Book every step until the engine is gone."""
         async for message in self._engine.messages():
@@ -85,10 +97,8 @@ class ApiServer:
         """Stop the engine after SIGTERM: drained if --shutdown-timeout says so, aborting otherwise."""
         timeout_s = self._config.shutdown_timeout_s
         mode = "drain" if timeout_s else "abort"
-        self._console.info("launcher.py:100", "[shutdown] API server: shutdown triggered")
-        self._console.info(
-            "launcher.py:116", f"[shutdown] API server: stopping engine client mode={mode} timeout={timeout_s}s"
-        )
+        self._say_shutdown("launcher.py:100", "API server: shutdown triggered")
+        self._say_shutdown("launcher.py:116", f"API server: stopping engine client mode={mode} timeout={timeout_s}s")
         self._say_cleanup(f"timeout={timeout_s}s")
         self._traffic.refusing = True
         self._engine.terminate()
@@ -100,24 +110,44 @@ class ApiServer:
         """Say what vLLM says when its engine ended unasked."""
         self._traffic.dead = True
         if not self._announced:
+            self._miss_engine()
+        self._say_cleanup("timeout=default")
+        await self._end_engine()
+        if self._config.v0:
+            self._console.critical("launcher.py:101", "MQLLMEngine is already dead, terminating server process")
+        else:
+            self._console.error("async_llm.py:704", failures.dead_traceback())
+        self._traffic.fail()
+
+    def _miss_engine(self) -> None:
+        """Say that the engine's process is gone, which it did not say itself."""
+        if self._config.v0:
+            self._console.error(
+                "client.py:300", f"RuntimeError('Engine process (pid {self._engine.pid}) died.')\nNoneType: None"
+            )
+        elif at_least(self._version, SHUTDOWN_LINES_SINCE):
             self._console.warning(
                 "core_client.py:702", "[shutdown] MPClient: engine core exited unexpectedly; starting cleanup"
             )
-        self._say_cleanup("timeout=default")
-        await self._end_engine()
-        self._console.error("async_llm.py:704", failures.dead_traceback())
-        self._traffic.fail()
+        else:
+            self._console.error(
+                "core_client.py:564", "Engine core proc EngineCore died unexpectedly, shutting down client."
+            )
 
     def _say_cleanup(self, timeout: str) -> None:
-        self._console.info("core_client.py:655", f"[shutdown] MPClient: start {timeout}")
-        self._console.info("core_client.py:657", "[shutdown] MPClient: stopping engine manager")
+        self._say_shutdown("core_client.py:655", f"MPClient: start {timeout}")
+        self._say_shutdown("core_client.py:657", "MPClient: stopping engine manager")
+
+    def _say_shutdown(self, place: str, text: str) -> None:
+        if at_least(self._version, SHUTDOWN_LINES_SINCE):
+            self._console.info(place, f"[shutdown] {text}")
 
     async def _end_engine(self) -> None:
         _, killed = await self._engine.end(ENGINE_GRACE_S)
-        if killed:
+        if killed and at_least(self._version, SHUTDOWN_LINES_SINCE):
             self._console.warning(
                 "utils.py:626", "[shutdown] Process manager: force killing remaining processes count=1"
             )
-        self._console.info("core_client.py:659", "[shutdown] MPClient: engine manager stopped")
-        self._console.info("core_client.py:660", "[shutdown] MPClient: cleaning up background resources")
-        self._console.info("core_client.py:662", "[shutdown] MPClient: complete")
+        self._say_shutdown("core_client.py:659", "MPClient: engine manager stopped")
+        self._say_shutdown("core_client.py:660", "MPClient: cleaning up background resources")
+        self._say_shutdown("core_client.py:662", "MPClient: complete")

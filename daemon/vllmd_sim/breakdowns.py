@@ -6,8 +6,9 @@ Templates: vLLM 0.26 (multiproc_executor.py, shm_broadcast.py), torch 2.9 and th
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vllmd_sim.failures import CACHES, EXECUTOR, MEASURING, STEPPING, EngineError, Frame, Notice, ProcessEndError
+from vllmd_sim.failures import CACHES, EXECUTOR, MEASURING, STEPPING, EngineError, Frame, ProcessEndError
 from vllmd_sim.host import Fault, Host
+from vllmd_sim.worker_errors import RPC
 
 _HINTS = 5  # in a silence: vLLM complains every minute and gives up after five
 _SIGABRT = -6
@@ -18,9 +19,6 @@ _DEVICE_ERRORS = {
     Fault.ECC: ("uncorrectable ECC error encountered", "cudaErrorECCUncorrectable"),
     Fault.OFF_THE_BUS: ("GPU has fallen off the bus", "cudaErrorUnknown"),
 }
-_RPC = Frame(
-    "vllm/v1/executor/multiproc_executor.py", 394, "get_response", "status, result = mq.dequeue(timeout=timeout)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +30,11 @@ class Moment:
     text: str = ""
 
 
-def course(host: Host, ranks: int, *, serving: bool) -> Iterator[Moment]:
-    """Yield what is printed until the fault ends the engine; then raises EngineError or ProcessEndError, or never."""
+def course(host: Host, *, serving: bool) -> Iterator[Moment]:
+    """Yield what is printed until the fault ends the engine, then raises EngineError, or never.
+
+    ProcessEndError ends a process on the spot: the last worker's or, with one GPU, the engine's own.
+    """
     frames = STEPPING if serving else (*CACHES, MEASURING)
     match Fault(host.fault or ""):
         case Fault.HANG:
@@ -43,29 +44,25 @@ def course(host: Host, ranks: int, *, serving: bool) -> Iterator[Moment]:
             while True:
                 yield _hint(host)
         case Fault.RPC_TIMEOUT:
-            yield from [_hint(host)] * (_HINTS - 1)
-            yield Moment(host.silence_s / _HINTS)
-            method = "execute_model" if serving else "determine_available_memory"
-            raise EngineError(f"TimeoutError: RPC call to {method} timed out.", *frames, _RPC)
+            yield from unanswered(host, "execute_model" if serving else "determine_available_memory", frames)
         case Fault.NCCL_TIMEOUT:
             yield Moment(0.0, text=_watchdog(host.silence_s))
-            raise process_end(_SIGABRT, ranks, frames)
+            raise ProcessEndError(_SIGABRT)
         case Fault.PROCESS_DIES:
-            raise process_end(host.fault_code, ranks, frames)
+            raise ProcessEndError(host.fault_code)
         case fault:
-            raise device_error(fault, ranks, frames)
+            raise device_error(fault, frames)
 
 
-def process_end(code: int, ranks: int, frames: Sequence[Frame]) -> EngineError | ProcessEndError:
-    """Return what the end of a worker does; one GPU has no worker of its own, so that the engine itself ends."""
-    if ranks == 1:
-        return ProcessEndError(code)
-    died = f"Worker proc VllmWorker-{ranks - 1} died unexpectedly (exit code: {code}), shutting down executor."
-    return EngineError("RuntimeError: cancelled", *frames, _RPC, notices=[Notice("multiproc_executor.py:315", died)])
+def unanswered(host: Host, method: str, frames: Sequence[Frame]) -> Iterator[Moment]:
+    """Yield what the engine says while its workers do not answer; raises EngineError when its patience ends."""
+    yield from [_hint(host)] * (_HINTS - 1)
+    yield Moment(host.silence_s / _HINTS)
+    raise EngineError(f"TimeoutError: RPC call to {method} timed out.", *frames, RPC)
 
 
-def device_error(fault: Fault, ranks: int, frames: Sequence[Frame]) -> EngineError:
-    """Return the CUDA runtime's error as torch raises it, passed on by a worker where there are some."""
+def device_error(fault: Fault, frames: Sequence[Frame]) -> EngineError:
+    """Return the CUDA runtime's error as torch raises it."""
     what, name = _DEVICE_ERRORS[fault]
     text = (
         f"CUDA error: {what}\n"
@@ -76,15 +73,7 @@ def device_error(fault: Fault, ranks: int, frames: Sequence[Frame]) -> EngineErr
         "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
     )
-    if ranks == 1:
-        return EngineError(f"torch.AcceleratorError: {text}", *frames)
-    hit = Notice(
-        "multiproc_executor.py:949", f"WorkerProc hit an exception.\ntorch.AcceleratorError: {text}", "Worker_TP0"
-    )
-    passed_on = (
-        f"RuntimeError: Worker failed with error '{text}', please check the stack trace above for the root cause"
-    )
-    return EngineError(passed_on, *frames, _RPC, notices=[hit])
+    return EngineError(f"torch.AcceleratorError: {text}", *frames)
 
 
 def driver_too_old() -> EngineError:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from vllmd_sim import refusals
 from vllmd_sim.host import Host
+from vllmd_sim.versions import runs_v0
 
 _LARGE_GPU_GIB = 70  # from here on vLLM's defaults are larger (get_batch_defaults in engine/arg_utils.py)
 _DEFAULTS_LARGE = (8192, 1024)  # batched tokens, sequences
@@ -39,10 +40,14 @@ class EngineConfig:
     kv_offload_gib: float
     cpu_offload_gib: float
     shutdown_timeout_s: int
+    v0: bool  # the old engine runs
 
 
-def resolve(args: argparse.Namespace, host: Host) -> EngineConfig:
-    """Return the effective configuration; raises failures.ConfigError with vLLM's own words."""
+def resolve(args: argparse.Namespace, host: Host, use_v1: str | None = None) -> EngineConfig:
+    """Return the effective configuration; raises failures.ConfigError with vLLM's own words.
+
+    `use_v1` is the environment's VLLM_USE_V1, None if unset.
+    """
     _check_device(args, host)
     length = _model_len(args.max_model_len, host)
     batched, seqs = _batch_limits(args, host, length)
@@ -73,6 +78,7 @@ def resolve(args: argparse.Namespace, host: Host) -> EngineConfig:
         kv_offload_gib=args.kv_offloading_size or 0.0,
         cpu_offload_gib=args.cpu_offload_gb,
         shutdown_timeout_s=args.shutdown_timeout,
+        v0=runs_v0(host.version, use_v1),
     )
 
 

@@ -6,28 +6,29 @@ configuration first, then {"serving": true}, {"add": …} and {"abort": …} in;
 """
 
 import asyncio
-import ctypes
 import json
-import os
-import resource
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from vllmd_sim import breakdowns, failures
+from vllmd_sim import breakdowns, failures, startup, v0, v0_startup
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.engine_client import LINE_LIMIT
+from vllmd_sim.failures import CACHES, STEPPING
 from vllmd_sim.gpu import Gpu
 from vllmd_sim.host import GIB, Host
-from vllmd_sim.lines import Console
+from vllmd_sim.last_words import LastWords
+from vllmd_sim.lines import ENGINE, Console
 from vllmd_sim.memory import Memory, Pool
+from vllmd_sim.own_process import end_process, set_title
 from vllmd_sim.scheduler import Request, Scheduler, Step, StepClock, limits_of
-from vllmd_sim.startup import start
+from vllmd_sim.startup import Stage
+from vllmd_sim.versions import SHUTDOWN_LINES_SINCE, TITLES_SINCE, at_least
+from vllmd_sim.workers import WorkerLostError, Workers
 
 TITLE = "VLLM::EngineCore"
 _CATCH_UP_S = 0.01  # a step that began late by less than this does not delay the next ones
@@ -36,16 +37,20 @@ _CATCH_UP_S = 0.01  # a step that began late by less than this does not delay th
 class Engine:
     """The serving engine: requests in, one message a step out."""
 
-    def __init__(self, host: Host, memory: Memory, pool: Pool, console: Console) -> None:
-        self._host = host
+    def __init__(self, stage: Stage, memory: Memory, pool: Pool, last_words: LastWords) -> None:
+        self._host = stage.host
         self._memory = memory
         self._pool = pool
-        self._console = console
+        self._console = stage.engine
+        self._workers = stage.workers
+        self._last_words = last_words
         self._scheduler = Scheduler(limits_of(memory.config, pool.tokens))
-        self._clock = StepClock(host)
+        self._clock = StepClock(stage.host)
         self._wake = asyncio.Event()
         self._sender: asyncio.StreamWriter | None = None
         self._seen = 0
+        self._preemptions = 0
+        self._calling = False  # a step is under way
         self._announced = False  # the API server serves
         self._draining = False
 
@@ -62,44 +67,53 @@ class Engine:
         stepping = asyncio.create_task(self._step_forever())
         receiving = asyncio.create_task(self._receive(reader))
         told = asyncio.create_task(stopping.wait())
-        tasks = (stepping, receiving, told)
+        losing = asyncio.create_task(self._workers.lost())
+        tasks: tuple[asyncio.Task[Any], ...] = (stepping, losing, receiving, told)
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if told in done:
             await self._drain(stepping)
         elif receiving in done:
             stepping.cancel()
-            await asyncio.wait((told,), timeout=self._host.orphan_s)
+            await asyncio.wait((told, losing), timeout=self._host.orphan_s, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)
-        match ends[0]:
+        return self._end_of(ends[0]) or self._end_of(ends[1])
+
+    def _end_of(self, end: object) -> int:
+        """Return the exit code that the end of a task means, its last words said; raises failures.ProcessEndError."""
+        match end:
             case failures.EngineError():
-                self._lament(ends[0])
-                return 1
+                failure = end
+            case WorkerLostError():
+                failure = self._last_words.of_a_loss(end, STEPPING[:1] if self._calling else ())
             case failures.ProcessEndError():
-                raise ends[0]
-        return 0
+                raise end
+            case _:
+                return 0
+        self._last_words.of_a_step(failure, self._pool, self._scheduler.running)
+        self._send({"dead": True})
+        return 1
 
     async def _drain(self, stepping: "asyncio.Task[None]") -> None:
         """Finish what is in flight within the time that the operator gave."""
         timeout_s = self._memory.config.shutdown_timeout_s
         mode = "drain" if timeout_s else "abort"
-        self._console.info("core.py:1313", "[shutdown] EngineCore: trigger received signal=SIGTERM")
-        self._console.info("core.py:1432", f"[shutdown] EngineCore: start mode={mode} timeout={timeout_s}s")
+        self._say_shutdown("core.py:1313", "trigger received signal=SIGTERM")
+        self._say_shutdown("core.py:1432", f"start mode={mode} timeout={timeout_s}s")
         flying = len(self._scheduler.running) + len(self._scheduler.waiting)
         if flying and timeout_s:
-            self._console.info(
-                "core.py:1450",
-                f"[shutdown] EngineCore: draining in-flight requests count={flying} timeout={timeout_s}s",
-            )
+            self._say_shutdown("core.py:1450", f"draining in-flight requests count={flying} timeout={timeout_s}s")
         self._draining = True
         self._wake.set()
         await asyncio.wait((stepping,), timeout=timeout_s)
         if stepping.done():
-            self._console.info(
-                "core.py:1463", "[shutdown] EngineCore: request processing complete; starting resource teardown"
-            )
-        self._console.info("core.py:1326", "[shutdown] EngineCore: exiting busy loop")
+            self._say_shutdown("core.py:1463", "request processing complete; starting resource teardown")
+        self._say_shutdown("core.py:1326", "exiting busy loop")
+
+    def _say_shutdown(self, place: str, text: str) -> None:
+        if at_least(self._host.version, SHUTDOWN_LINES_SINCE):
+            self._console.info(place, f"[shutdown] EngineCore: {text}")
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         """Take requests until the API server is gone."""
@@ -129,17 +143,47 @@ class Engine:
                 await self._wake.wait()
                 ended_s = time.monotonic()
                 continue
+            self._warn_of(step.preempted)
+            self._calling = True
             self._check_memory(step)
             ended_s = max(ended_s, now_s - _CATCH_UP_S) + self._clock.seconds(step)
             await asyncio.sleep(ended_s - time.monotonic())
+            if self._workers:
+                await self._hear_workers()
+            self._calling = False
             self._send({"step": self._report(step, self._scheduler.finish(step))})
 
     async def _suffer(self) -> None:
         """Let the host's fault take its course; raises what ends the engine, or never returns."""
-        ranks = self._memory.config.tensor_parallel
-        for moment in breakdowns.course(self._host, ranks, serving=True):
-            await asyncio.sleep(moment.pause_s)
-            self._console.say(moment.place, moment.text)
+        self._calling = True
+        try:
+            for moment in breakdowns.course(self._host, serving=True):
+                await asyncio.sleep(moment.pause_s)
+                self._console.say(moment.place, moment.text)
+        except failures.ProcessEndError as end:
+            if not self._workers:
+                raise
+            self._workers.strike(end.code)
+            await asyncio.get_running_loop().create_future()  # whoever watches the workers ends it
+
+    async def _hear_workers(self) -> None:
+        """Wait for the workers' part of a step; raises failures.EngineError when vLLM's patience ends."""
+        answering = asyncio.create_task(self._workers.answered())
+        try:
+            for moment in breakdowns.unanswered(self._host, "execute_model", STEPPING[:1]):
+                await asyncio.wait((answering,), timeout=moment.pause_s)
+                if answering.done():
+                    return
+                self._console.say(moment.place, moment.text)
+        finally:
+            answering.cancel()
+
+    def _warn_of(self, preempted: Sequence[str]) -> None:
+        """Say, as V0 does, who lost his place; V1 counts in silence."""
+        if self._memory.config.v0:
+            for text in v0.preemption_warnings(preempted, self._preemptions):
+                self._console.warning("scheduler.py:1754", text)
+        self._preemptions += len(preempted)
 
     def _check_memory(self, step: Step) -> None:
         """Run out of memory where a step needs more than pool and other processes leave."""
@@ -156,7 +200,7 @@ class Engine:
             "running": len(self._scheduler.running),
             "waiting": len(self._scheduler.waiting),
             "used": self._scheduler.used,
-            "preemptions": step.preemptions,
+            "preemptions": len(step.preempted),
             "out": [[request.id, request.finished, request.scheduled_s] for request in emitted],
         }
 
@@ -164,80 +208,33 @@ class Engine:
         if self._sender is not None and not self._sender.is_closing():
             self._sender.write(json.dumps(message).encode() + b"\n")
 
-    def _lament(self, failure: failures.EngineError) -> None:
-        """Print what vLLM prints when a step fails, and tell the API server."""
-        _say_notices(failure)
-        inputs = f"model='{self._memory.config.model}', max_seq_len={self._pool.max_model_len}, kv_cache_dtype=auto"
-        self._console.error(
-            "dump_input.py:72",
-            f"Dumping input data for V1 LLM engine (v{self._host.version}) with config: {inputs}",
-        )
-        flying = ", ".join(f"NewRequestData(req_id={r.id})" for r in self._scheduler.running)
-        self._console.error(
-            "dump_input.py:79",
-            f"Dumping scheduler output for model execution: SchedulerOutput(scheduled_new_reqs=[{flying}])",
-        )
-        self._console.error(
-            "core.py:1332", "EngineCore encountered a fatal error.\n" + failures.engine_traceback(failure)
-        )
-        self._send({"dead": True})
-
-
-def _lament_start(failure: failures.EngineError, console: Console) -> None:
-    """Print what vLLM prints when its engine does not start."""
-    _say_notices(failure)
-    trace = failures.engine_traceback(failure)
-    console.error("core.py:1330", "EngineCore failed to start.\n" + trace)
-    console.raw("Process EngineCore:\n" + trace)
-
-
-def _say_notices(failure: failures.EngineError) -> None:
-    """Print what is said before the traceback, by this process or one of its workers."""
-    for notice in failure.notices:
-        Console(notice.process).error(notice.place, notice.text)
-
-
-def end_process(code: int) -> NoReturn:
-    """End this process at once, by a signal if the code is negative; nothing is cleaned up, no core is written."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if code < 0:
-        if -code not in {signal.SIGKILL, signal.SIGSTOP}:  # these have no handler to take away
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
-
-
-def set_title(title: str) -> None:
-    """Name this process as vLLM names its engine, in /proc/PID/comm and, over its own arguments, in cmdline.
-
-    Fields 48 and 49 of proc_pid_stat(5) say where in memory the arguments lie.
-    """
-    Path("/proc/self/comm").write_text(title, encoding="ascii")  # the kernel keeps 15 characters
-    fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    start_address, end_address = int(fields[45]), int(fields[46])
-    length = end_address - start_address
-    if length > 0:
-        ctypes.memmove(start_address, title.encode()[: length - 1].ljust(length, b"\0"), length)
-
 
 def main() -> int:
     """Run the engine on the socket whose descriptor is the only argument; returns its exit code."""
     channel = socket.socket(fileno=int(sys.argv[1]))
-    set_title(TITLE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the API server's business
     given = json.loads(channel.makefile("rb").readline())  # nothing follows it before we are ready
     config, host = EngineConfig(**given["config"]), Host(**given["host"])
-    gpu, console = Gpu(host), Console("EngineCore")
+    if at_least(host.version, TITLES_SINCE) and not config.v0:
+        set_title(TITLE)
+    gpu, console = Gpu(host), Console(ENGINE, host.version)
+    workers = Workers.hire(config, host.version)
+    last_words = LastWords(config, host.version, console, workers)
+    stage = Stage(config, host, gpu, workers, console, workers.console(0, console))
     try:
-        memory, pool = start(config, host, gpu, console)
-        return asyncio.run(Engine(host, memory, pool, console).run(channel))
+        memory, pool = v0_startup.start(stage) if config.v0 else startup.start(stage)
+        return asyncio.run(Engine(stage, memory, pool, last_words).run(channel))
+    except WorkerLostError as loss:
+        last_words.of_a_start(last_words.of_a_loss(loss, CACHES))
+        return 1
     except failures.EngineError as failure:
-        _lament_start(failure, console)
+        last_words.of_a_start(failure)
         return 1
     except failures.ProcessEndError as end:
         end_process(end.code)
     finally:
         gpu.release()
+        workers.dismiss()
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is logged at ERROR before a traceback, from `place`, vLLM's `module.py:line`; by the engine unless named."""
+    """What is logged at ERROR before a traceback, from `place`, vLLM's `module.py:line`; by a rank or the engine."""
 
     place: str
     text: str
-    process: str = "EngineCore"
+    rank: int | None = None
 
 
 class ConfigError(Exception):

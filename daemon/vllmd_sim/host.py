@@ -1,6 +1,7 @@
 """The simulated host: GPUs, a model, the speed of both, and what breaks; described by the variable VLLMD_SIM."""
 
 import json
+import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -9,6 +10,7 @@ from vllmd_sim._version import __version__
 
 GIB = 2**30
 MIB = 2**20
+_VERSION = re.compile(r"\d+\.\d+(\.\w+)*")
 
 
 class HostError(Exception):
@@ -130,6 +132,8 @@ def parse_host(text: str | None) -> Host:
         if not _fits(value, known[name]):
             raise HostError(f"VLLMD_SIM: {name} must be {known[name]}, found {value!r}")
     host = Host(**given)
+    if not _VERSION.fullmatch(host.version):
+        raise HostError(f"VLLMD_SIM: version must be like 0.26.0, found {host.version!r}")
     _check_fault(host)
     return host
 

@@ -3,6 +3,7 @@
 from vllmd_sim import failures
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.host import GIB, Host
+from vllmd_sim.versions import at_least
 
 # Shared memory of the queue to the workers: ten chunks of 16 MiB (VLLM_MQ_MAX_CHUNK_BYTES_MB in envs.py).
 _QUEUE_MIB = 160
@@ -14,7 +15,7 @@ def check_queue(config: EngineConfig, host: Host) -> None:
     """Fail when /dev/shm does not hold the queue to the workers, which there is with tensor parallelism only."""
     if config.tensor_parallel == 1 or host.shm_mib >= _QUEUE_MIB:
         return
-    if tuple(int(part) for part in host.version.split(".")[:2]) < _SAYS_SHM_SINCE:
+    if not at_least(host.version, _SAYS_SHM_SINCE):
         raise failures.ProcessEndError(_SIGBUS)
     raise failures.shm_too_small(_QUEUE_MIB, host.shm_mib)
 

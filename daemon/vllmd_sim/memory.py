@@ -7,7 +7,7 @@ processes use comes in as a number.
 import math
 from dataclasses import dataclass, replace
 
-from vllmd_sim import failures
+from vllmd_sim import failures, v0
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.failures import Shortage
 from vllmd_sim.host import GIB, MIB, Host
@@ -61,6 +61,11 @@ class Memory:
         return self.requested - self.loaded - self.activation - self.graphs_estimate
 
     @property
+    def blocks(self) -> int:
+        """How many blocks of the KV cache that is; not negative."""
+        return max(0, self.available // (self.config.block_size * self.token_bytes))
+
+    @property
     def suggestions(self) -> tuple[int, int]:
         """KV cache sizes that vLLM suggests: inside the requested memory, and for the whole device."""
         used = self.loaded + self.activation + self.graphs + _SAFETY
@@ -99,15 +104,16 @@ class Memory:
 
     def plan_pool(self, max_position: int) -> Pool:
         """Return the KV cache, or fail when it does not hold one request of the full length."""
-        block = self.config.block_size
-        blocks = max(0, self.available // (block * self.token_bytes))
+        block, blocks = self.config.block_size, self.blocks
         length = self.config.max_model_len
         if length < 0:
             if blocks == 0:
                 raise failures.no_auto_fit()
             length = min(max_position, blocks * block)
         if self.available <= 0:
-            raise failures.no_cache_memory()
+            raise v0.no_cache_memory() if self.config.v0 else failures.no_cache_memory()
+        if blocks * block < length and self.config.v0:
+            raise v0.cache_too_small(length, blocks * block)
         if blocks * block < length:
             needed = math.ceil(length / block) * block * self.token_bytes
             raise failures.cache_too_small(length, needed, self.available, blocks * block)
@@ -145,6 +151,8 @@ def measure(config: EngineConfig, host: Host, others: int) -> Memory:
     total = int(host.gpu_total_gib * GIB)
     graphs = 0 if config.eager else int(host.graphs_gib * GIB * min(1.0, config.capture_size / _CAPTURE_FULL))
     estimate = graphs if host.graphs_estimate_gib is None or config.eager else int(host.graphs_estimate_gib * GIB)
+    if config.v0:  # which sets nothing aside for them
+        estimate = 0
     halved = 2 if config.kv_cache_dtype.startswith("fp8") else 1
     return Memory(
         total=total,

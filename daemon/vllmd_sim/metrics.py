@@ -118,7 +118,7 @@ class Metrics:
         own = self._registry if enabled else CollectorRegistry()
         self._pool_tokens = pool.tokens
         self._prefix_caching = config.prefix_caching
-        self.totals = {"prompt_tokens": 0, "generation_tokens": 0}
+        self.totals = {"prompt_tokens": 0, "generation_tokens": 0, "num_preemptions": 0}
         self.usage = 0.0
         names, values = ("model_name", "engine"), (config.served_name, "0")
         self._gauges = {n: Gauge(f"vllm:{n}", text, names, registry=own).labels(*values) for n, text in _GAUGES.items()}
@@ -154,6 +154,7 @@ class Metrics:
         self.usage = used / self._pool_tokens
         self._gauges["kv_cache_usage_perc"].set(self.usage)
         self._counters["num_preemptions"].inc(preemptions)
+        self.totals["num_preemptions"] += preemptions
 
     def iteration(self, first: int, decoded: int) -> None:
         """Book a step that brought out tokens: prompt tokens of new answers, and tokens generated."""

@@ -47,10 +47,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pass of the model."""
+    """One pass of the model, and the requests that lost their place for it."""
 
     chunks: tuple[Chunk, ...]
-    preemptions: int = 0
+    preempted: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -114,7 +114,7 @@ class Scheduler:
         chunks: dict[str, Chunk] = {}
         budget = self.limits.budget
         free = self.limits.pool - self.used
-        preemptions = 0
+        preempted: list[str] = []
         for request in sorted(self.running, key=lambda running: running.remaining > 1):
             tokens = self._share(request, budget)
             while tokens > free and request in self.running:
@@ -123,14 +123,14 @@ class Scheduler:
                 budget += lost.tokens if lost else 0
                 free += victim.computed + (lost.tokens if lost else 0)
                 self._preempt(victim)
-                preemptions += 1
+                preempted.append(victim.id)
             if tokens == 0 or request not in self.running:
                 continue
             chunks[request.id] = Chunk(request, tokens, request.computed)
             budget, free = budget - tokens, free - tokens
-        if not preemptions:
+        if not preempted:
             chunks |= {chunk.request.id: chunk for chunk in self._admit(budget, free, now_s)}
-        return Step(tuple(chunks.values()), preemptions) if chunks else None
+        return Step(tuple(chunks.values()), tuple(preempted)) if chunks else None
 
     def finish(self, step: Step) -> list[Request]:
         """Book a step that is over; returns the requests that got a token out of it, in order."""

@@ -7,12 +7,12 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 
-from vllmd_sim import failures, refusals
+from vllmd_sim import failures, refusals, v0
 from vllmd_sim.api import ENGINE_GRACE_S, ApiServer
 from vllmd_sim.config import EngineConfig, resolve
 from vllmd_sim.engine_client import EngineClient
 from vllmd_sim.host import Fault, Host
-from vllmd_sim.lines import Console, banner
+from vllmd_sim.lines import API_SERVER, Console, banner, say_arguments
 from vllmd_sim.memory import Pool
 from vllmd_sim.metrics import Metrics
 from vllmd_sim.openai import Offer
@@ -26,7 +26,7 @@ TERMINATED = -signal.SIGINT  # Python ends by SIGINT on a KeyboardInterrupt that
 
 async def serve(args: argparse.Namespace, host: Host) -> int:
     """Run one server from its banner to its end; returns its exit code, TERMINATED for a SIGTERM before it served."""
-    console = Console("APIServer")
+    console = Console(API_SERVER, host.version)
     starter = Starter(args, of_this_launch(host, non_default(args)), console)
     starting = asyncio.create_task(starter.start())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -69,7 +69,7 @@ class Starter:
         """Return the server, ready to listen, or the exit code where it ends. Raises failures.ConfigError."""
         args, host, console = self._args, self._host, self._console
         banner(console, host.version, args.model_tag or args.model)
-        console.info("api_utils.py:273", f"non-default args: {non_default(args)}")
+        say_arguments(console, host.version, args, non_default(args))
         listener = _bind(args.host or "127.0.0.1", args.port)
         config = await self._configure()
         if host.fault == Fault.CLEAN_EXIT:
@@ -78,12 +78,12 @@ class Starter:
         pool = await self._pool_of(self._engine)
         if pool is None:
             code, _ = await self._engine.end(ENGINE_GRACE_S)
-            console.raw(failures.start_traceback(code))
+            console.raw(v0.start_traceback() if config.v0 else failures.start_traceback(code))
             return 1
         metrics = Metrics(config, pool, enabled=not args.disable_log_stats)
         offer = Offer(tuple(args.served_model_name or [config.model]), pool.max_model_len, host.answer_tokens)
         traffic = Traffic(self._engine, metrics, offer, args.api_key or [], host.version)
-        return ApiServer(config, self._engine, traffic, listener, console)
+        return ApiServer(config, host.version, self._engine, traffic, listener, console)
 
     async def _configure(self) -> EngineConfig:
         """Take the time that vLLM needs for its imports, then check what the operator asked for."""
@@ -94,7 +94,7 @@ class Starter:
             raise refusals.model_not_found(model)
         if refusal := _OF_THE_MODEL.get(host.fault or ""):
             raise refusal(model)
-        config = resolve(self._args, host)
+        config = resolve(self._args, host, os.environ.get("VLLM_USE_V1"))
         length = host.max_position if config.max_model_len < 0 else config.max_model_len
         console.info("model.py:623", "Resolved architecture: LlamaForCausalLM")
         console.info("model.py:1788", f"Using max model len {length}")

@@ -11,9 +11,9 @@ from typing import Any
 from vllmd_sim import failures, openai
 from vllmd_sim.engine_client import EngineClient
 from vllmd_sim.http1 import HttpRequest, HttpResponse, json_response
-from vllmd_sim.lines import Console
 from vllmd_sim.metrics import Metrics, Timing
 from vllmd_sim.openai import Ask, AskError, Offer
+from vllmd_sim.stats_line import Statistics
 
 ROUTES = {
     "/health": "GET",
@@ -111,24 +111,21 @@ class Traffic:
             flight.tokens.put_nowait(None)
         self._flights.clear()
 
-    async def report(self, console: Console) -> None:
-        """Print vLLM's line of statistics every 10 s while there is anything to say."""
+    async def report(self, say: Callable[[Statistics], None]) -> None:
+        """Tell vLLM's statistics every 10 s while there is anything to say."""
         interval_s = float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10"))
-        prompt, generated, idle = 0, 0, True
+        prompt, generated, preempted, idle = 0, 0, 0, True
         while True:
             await asyncio.sleep(interval_s)
             totals, step = self._metrics.totals, self._step
             prompt_rate = (totals["prompt_tokens"] - prompt) / interval_s
             rate = (totals["generation_tokens"] - generated) / interval_s
             prompt, generated = totals["prompt_tokens"], totals["generation_tokens"]
+            preemptions, preempted = totals["num_preemptions"] - preempted, totals["num_preemptions"]
             quiet = rate == 0 and step["running"] == 0 and step["waiting"] == 0
             if not (quiet and idle):
-                console.info(
-                    "loggers.py:310",
-                    f"Engine 000: Avg prompt throughput: {prompt_rate:.1f} tokens/s, Avg generation throughput: "
-                    f"{rate:.1f} tokens/s, Running: {step['running']} reqs, Waiting: {step['waiting']} reqs, GPU KV "
-                    f"cache usage: {self._metrics.usage * 100:.1f}%, Prefix cache hit rate: 0.0%",
-                )
+                usage = self._metrics.usage
+                say(Statistics(prompt_rate, rate, step["running"], step["waiting"], preemptions, usage))
             idle = quiet
 
     async def _generate(self, request: HttpRequest) -> HttpResponse:

@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from e2e.vllmd_process import Instance, VllmdProcess, free_port, running
-from failure_cases import CASES, VARIANTS, Case
+from failure_cases import CASES, Case
+from failure_variants import VARIANTS
 from simulated import NAME, host, serve
 from vllmd.model.failure import FailureClass
 

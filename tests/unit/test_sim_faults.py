@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from vllmd_sim import failures, worker_errors
 from vllmd_sim.breakdowns import Moment, course
-from vllmd_sim.failures import EngineError, ProcessEndError
+from vllmd_sim.failures import STEPPING, EngineError, ProcessEndError
 from vllmd_sim.host import Fault, Host, HostError, parse_host
 from vllmd_sim.scenario import of_this_launch
 
 
-def ends_of(host: Host, ranks: int = 1) -> tuple[list[Moment], Exception]:
+def ends_of(host: Host) -> tuple[list[Moment], Exception]:
     """Return what a fault prints, and what it raises."""
     moments: list[Moment] = []
     try:
-        moments.extend(course(host, ranks, serving=True))
+        moments.extend(course(host, serving=True))
     except (EngineError, ProcessEndError) as error:
         return moments, error
     raise AssertionError("it ended in order")
@@ -47,6 +48,7 @@ def test_an_option_keeps_a_fault_away(tmp_path: Path) -> None:
         ('{"fault_at": "noon"}', "start or serving, found 'noon'"),
         ('{"fault": "ecc", "fault_launches": 1}', "fault_launches needs fault_file"),
         ('{"fault_code": 0}', "an exit code or the negative of a signal"),
+        ('{"version": "seven"}', "version must be like 0.26.0, found 'seven'"),
     ],
 )
 def test_a_fault_that_cannot_be_meant_is_refused(text: str, words: str) -> None:
@@ -64,17 +66,35 @@ def test_a_fault_strikes_in_its_own_place() -> None:
     assert Host(fault=Fault.PROCESS_DIES).strikes_while_serving
 
 
-def test_a_worker_that_dies_is_named_with_its_code() -> None:
-    """With two GPUs the engine reports it and fails itself; with one the engine is what dies."""
-    host = Host(fault=Fault.PROCESS_DIES, fault_code=-11)
-    _, error = ends_of(host, ranks=2)
-    assert isinstance(error, EngineError)
-    assert (
-        error.notices[0].text == "Worker proc VllmWorker-1 died unexpectedly (exit code: -11), shutting down executor."
-    )
-    _, error = ends_of(host)
+def test_a_process_that_dies_has_its_code() -> None:
+    """The fault says how a process ends, whosever it is."""
+    _, error = ends_of(Host(fault=Fault.PROCESS_DIES, fault_code=-11))
     assert isinstance(error, ProcessEndError)
     assert error.code == -11
+
+
+@pytest.mark.parametrize(("version", "code"), [("0.26.0", " (exit code: -11)"), ("0.25.1", "")])
+def test_a_lost_worker_is_named(version: str, code: str) -> None:
+    """With its code where vLLM tells it; what the engine makes of it depends on whether it waited for an answer."""
+    waiting, idle = (worker_errors.lost(1, -11, version, calling) for calling in (STEPPING[:1], ()))
+    assert waiting.notices[0].text == f"Worker proc VllmWorker-1 died unexpectedly{code}, shutting down executor."
+    assert waiting.notices == idle.notices
+    assert (waiting.text, idle.text) == ("RuntimeError: cancelled", "RuntimeError: Executor failed.")
+
+
+def test_what_fails_in_a_worker_is_told_by_each_and_passed_on() -> None:
+    """A failure of its start and one of a call have words of their own; those of the engine itself are not changed."""
+    refused = worker_errors.passed_on(failures.free_memory_low(1, 2, 0.9, 2), 2)
+    assert [(notice.rank, notice.text.split("\n", 1)[0]) for notice in refused.notices] == [
+        (0, "WorkerProc failed to start."),
+        (1, "WorkerProc failed to start."),
+    ]
+    assert "Free memory on device" in refused.notices[0].text
+    assert refused.text.startswith("Exception: WorkerProc initialization failed due to an exception")
+    own = failures.no_cache_memory()
+    assert worker_errors.passed_on(own, 2) is own
+    alone = failures.free_memory_low(1, 2, 0.9, 2)
+    assert worker_errors.passed_on(alone, 1) is alone
 
 
 def test_a_call_that_is_not_answered_times_out_after_hints() -> None:
@@ -107,7 +127,9 @@ def test_the_nccl_watchdog_aborts() -> None:
 def test_a_device_error_is_the_runtimes(fault: Fault, words: str) -> None:
     """Raised by torch with one GPU, passed on from a worker with more."""
     _, alone = ends_of(Host(fault=fault))
-    _, passed_on = ends_of(Host(fault=fault), ranks=2)
+    assert isinstance(alone, EngineError)
+    passed_on = worker_errors.passed_on(alone, 2)
+    assert passed_on.notices[1].text.startswith("WorkerProc hit an exception.\nTraceback")
     assert str(alone).startswith(f"torch.AcceleratorError: CUDA error: {words}\n")
     assert str(passed_on).startswith(f"RuntimeError: Worker failed with error 'CUDA error: {words}\n")
 
@@ -115,6 +137,6 @@ def test_a_device_error_is_the_runtimes(fault: Fault, words: str) -> None:
 @pytest.mark.parametrize(("fault", "says"), [(Fault.HANG, False), (Fault.HANG_WITH_HINTS, True)])
 def test_a_hang_never_ends(fault: Fault, *, says: bool) -> None:
     """With hints or without a word."""
-    moments = list(islice(course(Host(fault=fault), 1, serving=True), 20))
+    moments = list(islice(course(Host(fault=fault), serving=True), 20))
     assert len(moments) == 20
     assert all(bool(moment.text) is says for moment in moments)
