@@ -24,6 +24,8 @@ class LastWords:
         """Return what the engine makes of a lost worker; `calling` leads to what it waits for, if it does."""
         if self._config.v0:
             return v0.worker_lost(loss.pid, loss.code)
+        if not self._workers.ready:
+            return worker_errors.lost_unready()
         return worker_errors.lost(loss.rank, loss.code, self._version, calling)
 
     def of_a_start(self, failure: EngineError) -> None:

@@ -54,6 +54,7 @@ class Stage:
         host_memory.check_offload(self.config, self.host)
         took_s = self.rest(WEIGHTS_SHARE)
         self.gpu.hold(memory.context + memory.loaded)
+        self.workers.ready = True
         return took_s
 
     def suffer(self) -> None:

@@ -20,6 +20,15 @@ _OF_THE_ENGINE = ("vllm/v1/engine/", "vllm/v1/core/", "vllm/v1/executor/", "vllm
 _SAYS_CODE = (0, 26)
 
 
+def lost_unready(*notices: Notice) -> EngineError:
+    """Say that a worker failed in its own start, or ended in it: which one and why is not told here."""
+    text = (
+        "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for "
+        "root cause."
+    )
+    return EngineError(text, *EXECUTOR, _NOT_READY, notices=notices)
+
+
 def lost(rank: int, code: int, version: str, calling: tuple[Frame, ...]) -> EngineError:
     """Say that a worker ended. `calling` leads to the call that its engine waits in, empty for an idle engine."""
     with_code = f" (exit code: {code})" if at_least(version, _SAYS_CODE) else ""
@@ -50,11 +59,7 @@ def passed_on(failure: EngineError, ranks: int) -> EngineError:
         for place, words in (*((notice.place, notice.text) for notice in failure.notices), (_PLACE, text))
     ]
     if starting:
-        words = (
-            "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace "
-            "for root cause."
-        )
-        return EngineError(words, *EXECUTOR, _NOT_READY, notices=notices)
+        return lost_unready(*notices)
     what = failure.text.partition(": ")[2]
     words = f"RuntimeError: Worker failed with error '{what}', please check the stack trace above for the root cause"
     outer = [frame for frame in failure.frames if frame.file.startswith(_OF_THE_ENGINE)]

@@ -47,9 +47,13 @@ class Worker:
 
 
 class Workers:
-    """All workers of one engine. Made by `hire`; false where there are none."""
+    """All workers of one engine. Made by `hire`; false where there are none.
+
+    `ready`: they have loaded their weights, and are watched from then on.
+    """
 
     def __init__(self, members: Sequence[Worker]) -> None:
+        self.ready = False
         self._members = tuple(members)
 
     @classmethod

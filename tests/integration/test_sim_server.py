@@ -64,6 +64,8 @@ def test_a_start_is_quick_and_says_that_it_is_simulated(launch: Launch) -> None:
             1,
             "self.model_runner.capture",
         ),
+        (["--gpu-memory-utilization", "0.25"], {"version": "0.7.3"}, 1, "that can be stored in KV cache (23424). Try"),
+        ([], {"version": "0.7.3", "fault": "process-dies", "fault_at": "start"}, 1, "Loading model weights took 16.00"),
     ],
 )
 def test_a_start_fails_as_vllm_fails(
@@ -73,6 +75,9 @@ def test_a_start_fails_as_vllm_fails(
     sim = launch(*argv, **host)
     assert sim.ended() == code
     assert words in sim.text()
+    if "V0 LLM engine" in sim.text():
+        tail = "RuntimeError: Engine process failed to start. See stack trace for the root cause."
+        assert sim.text().rstrip().endswith(tail)
     if "EngineCore failed to start." in sim.text():
         tail = "initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
         assert sim.text().rstrip().endswith(f"RuntimeError: Engine core {tail}")

@@ -88,15 +88,23 @@ def test_a_worker_that_is_asked_to_go_ends_an_idle_server(launch: Launch) -> Non
     assert "RuntimeError: Executor failed." in sim.text()
 
 
-def test_a_worker_that_is_killed_in_a_start_ends_it(launch: Launch) -> None:
-    """With code 1, and the worker named above the generic words."""
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("Starting to load model", "Exception: WorkerProc initialization failed due to an exception in a background"),
+        ("Model loading took", "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."),
+    ],
+)
+def test_a_worker_that_is_killed_in_a_start_ends_it(launch: Launch, phase: str, words: str) -> None:
+    """With code 1; it is named above the generic words once its weights are loaded, before it is not."""
     sim = launch(*TWO, start_s=20.0)
-    sim.until(lambda: "Initializing a V1 LLM engine" in sim.text(), "the engine")
-    sim.until(lambda: len(sim.workers()) == 2, "workers")
+    sim.until(lambda: phase in sim.text(), "its phase")
     sim.workers()[0].kill()
     assert sim.ended() == 1
-    assert "Worker proc VllmWorker-0 died unexpectedly (exit code: -9)" in sim.text()
+    assert words in sim.text()
     assert sim.text().rstrip().endswith("See root cause above. Failed core proc(s): {'EngineCore': 1}")
+    failure = diagnose_lines(sim.text().splitlines(), exit_code=1, stop_requested=False)
+    assert failure.kind is FailureClass.INFRA_FAULT
 
 
 def test_a_worker_that_is_stopped_stops_every_token(launch: Launch) -> None:
