@@ -1,7 +1,6 @@
 """The distribution: built, installed into a fresh environment, and run from another folder."""
 
 import subprocess
-import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +14,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0  # pip fetches the dependencies
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, timeout=LIMIT_S)
-    (built,) = folder.glob("*.whl")
-    return built
 
 
 @pytest.fixture(scope="module")
