@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from vllmd.model.decision import Action, Change, Effect, Verification
+from vllmd.model.decision import Action, Change, Effect, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.orders import Forget, Pause, Resume
-from vllmd.model.server import Hung, Launch, ServerEvent
+from vllmd.model.server import Hung, Launch, Left, ServerEvent
 from vllmd.model.snapshot import Histogram, Metrics, Snapshot
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
@@ -39,6 +39,8 @@ class FakeServer:
         self.living: Launch | None = None
         self.stopping = False
         self.hung: Hung | None = None
+        self.left_behind = Left()
+        self.adopted: list[Launch] = []
 
     async def events(self) -> ServerEvent:
         """Give nothing: tests hand events to the loop themselves."""
@@ -50,6 +52,17 @@ class FakeServer:
         self.launches.append(launch)
         self.living = launch
         self.stopping = False
+
+    def left(self) -> Left:
+        """Return what the test says that an earlier vllmd left."""
+        return self.left_behind
+
+    def adopt(self, launch: Launch) -> None:
+        """Take over what was left."""
+        assert self.living is None, "two servers"
+        assert launch.generation == self.left_behind.generation, "nothing of it was left"
+        self.adopted.append(launch)
+        self.living = launch
 
     def stop(self) -> None:
         """Begin to stop."""
@@ -100,8 +113,11 @@ class MemoryLedger:
         return [e for t, e in self.entries if isinstance(e, Change) and t >= since_s]
 
     def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
-        """Return nothing: a new instance has no past."""
-        return ()[:limit]
+        """Return the last changes with what became of them."""
+        outcomes = {e.change.id: e for _, e in self.entries if isinstance(e, Outcome)}
+        verifications = {e.change_id: e for _, e in self.entries if isinstance(e, Verification)}
+        changes = [e for _, e in self.entries if isinstance(e, Change)][-limit:]
+        return tuple(DecisionRecord(c, outcomes.get(c.id), verifications.get(c.id)) for c in changes)
 
     def moves(self) -> list[Change]:
         """Return the changes that may have moved flags."""
@@ -128,6 +144,11 @@ class MemoryLedger:
             if isinstance(e, Launch) and e.fingerprint == fingerprint and e.started_at_s > forgotten_s
         ]
         return [Tried(e, good.get(e.generation), failed.get(e.generation)) for e in reversed(launches)]
+
+    def launch_of(self, generation: int) -> Launch | None:
+        """Return a launch."""
+        launches = (e for _, e in reversed(self.entries) if isinstance(e, Launch))
+        return next((launch for launch in launches if launch.generation == generation), None)
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended."""

@@ -18,6 +18,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from vllmd.act.launch_logs import cap_size, last_generation, log_path
 from vllmd.act.server_process import Launcher, ServerProcess
 from vllmd.clock import SystemClock
+from vllmd.config.fixed import fixed_changes
 from vllmd.decide.propose import Policy
 from vllmd.errors import ControlError, InstanceBusyError, VllmdError
 from vllmd.loop import Loop
@@ -39,7 +40,7 @@ from vllmd.report.publication import Publication
 from vllmd.report.status_file import write_status
 from vllmd.report.status_json import status_document
 from vllmd.report.steady_ledger import SteadyLedger
-from vllmd.supervisor import Logs, Supervisor
+from vllmd.supervisor import Logs, Refresh, Supervisor
 
 _LOOK_S = 1.0  # between looks at a server that is not serving yet: its log, its backoff
 _CLOCK_JUMP_S = 2.0  # less is slewing, which the scheduler follows
@@ -57,20 +58,25 @@ class Place:
     status_file: Path
 
 
-class Daemon:
-    """Runs one instance until it is told to stop."""
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the configuration comes to. `refresh` returns an instance of it as the installation is at a launch."""
 
-    def __init__(
-        self,
-        instance: Instance,
-        place: Place,
-        launcher: Launcher,
-        policies: Sequence[Policy],
-        refresh: Callable[[Instance], Instance],
-    ) -> None:
+    instance: Instance
+    launcher: Launcher
+    policies: Sequence[Policy]
+    refresh: Refresh
+
+
+class Daemon:
+    """Runs one instance until it is told to stop. `reconfigure` reads the configuration anew, or raises VllmdError."""
+
+    def __init__(self, first: Configuration, place: Place, reconfigure: Callable[[], Configuration]) -> None:
+        instance, launcher = first.instance, first.launcher
         self._instance = instance
         self._place = place
         self._launcher = launcher
+        self._reconfigure = reconfigure
         self._clock = SystemClock()
         self._publication = Publication(since_s=self._clock.now_s())
         self._notifier = SdNotifier()
@@ -78,23 +84,24 @@ class Daemon:
         self._gpu = GpuWatch(NvmlReader(self._is_ours))
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._left = False  # whether the server was left to the next vllmd
         self._told = True  # whether the last status came to status.json
         self._armed_s: float | None = None  # the due launch that a timer waits for
-        self._loop = self._build_loop(policies, refresh)
+        self._loop = self._build_loop(first)
 
     def _is_ours(self, pid: int) -> bool:
         return self._server.session.is_ours(pid)
 
-    def _build_loop(self, policies: Sequence[Policy], refresh: Callable[[Instance], Instance]) -> Loop:
+    def _build_loop(self, first: Configuration) -> Loop:
         ledger = SteadyLedger(open_ledger(self._place.state_dir, self._instance.masker.mask))
         ledger.start_above(last_generation(self._launcher.log_dir))
         journal = Journal(ledger, self._instance.masker)
         logs = _logs(self._launcher.log_dir)
-        supervisor = Supervisor(self._instance, self._server, self._clock, journal, logs, refresh)
-        return Loop(supervisor, journal, self._clock, policies, self._publish)
+        supervisor = Supervisor(self._instance, self._server, self._clock, journal, logs, first.refresh)
+        return Loop(supervisor, journal, self._clock, first.policies, self._publish)
 
     async def run(self) -> None:
-        """Keep the instance serving until SIGTERM or SIGINT. VllmdError when an address is taken."""
+        """Keep the instance serving until SIGTERM, SIGINT or SIGUSR1. VllmdError when an address is taken."""
         async with AsyncExitStack() as stack:
             control = ControlServer(self._place.control, self._commands(), self._instance.settings.listen.group)
             await control.start()
@@ -118,9 +125,9 @@ class Daemon:
         """Do one piece of work after the other.
 
         A bug in a launch's task, or in what an event leads to, ends the daemon: the server would be unwatched, and the
-        service manager's next vllmd ends it and launches anew.
+        service manager's next vllmd takes it over.
         """
-        while self._loop.supervisor.life.state is not ServerState.STOPPED:
+        while self._loop.supervisor.life.state is not ServerState.STOPPED and not self._left:
             work = asyncio.ensure_future(self._work.get())
             await asyncio.wait({work, events}, return_when=asyncio.FIRST_COMPLETED)
             if events.done():
@@ -216,11 +223,42 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._work.put_nowait, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: a changed configuration needs a restart of vllmd")
+        loop.add_signal_handler(signal.SIGUSR1, self._work.put_nowait, self._leave)
+        loop.add_signal_handler(signal.SIGHUP, self._work.put_nowait, self._reload)
 
     def _stop(self) -> None:
         self._notifier.stopping()
         self._loop.stop()
+
+    def _reload(self) -> None:
+        """Take the configuration as it is now; one that cannot be taken is told, and what was stays in force."""
+        self._notifier.reloading(int(self._clock.monotonic_s() * 1_000_000))
+        try:
+            asked = self._reconfigure()
+            if fixed := fixed_changes(self._instance, asked.instance):
+                raise VllmdError(f"a running vllmd cannot change: {', '.join(fixed)}")
+        except VllmdError as error:
+            log.warning("the configuration was not taken; the one before stays in force", reason=str(error))
+            self._loop.not_configured(f"the configuration was not taken: {error}")
+        else:
+            masker = self._instance.masker
+            masker.learn(asked.instance.masker)
+            self._instance = replace(asked.instance, masker=masker)
+            self._launcher = replace(asked.launcher, mask=masker.mask)
+            self._server.configure(self._launcher)
+            self._loop.configure(self._instance, asked.policies, asked.refresh)
+            log.info("configuration taken", pending=", ".join(self._loop.supervisor.pending) or None)
+        self._notifier.ready()
+
+    def _leave(self) -> None:
+        """End vllmd and leave its server to the next one; a server that lives no more, or is being ended, is not."""
+        if not self._server.leave():
+            self._stop()
+            return
+        launch = self._loop.supervisor.life.launch
+        log.info("leaving the server to the next vllmd", generation=launch.generation if launch else None)
+        self._notifier.stopping()
+        self._left = True
 
     def _commands(self) -> dict[str, Command]:
         told = self._publication.get
@@ -238,7 +276,8 @@ class Daemon:
 
     def _publish(self, status: Status) -> None:
         self._publication.set(status)
-        self._notifier.status(f"{status.state}: {status.message}")
+        said = status.message.startswith(status.state)  # "starting (first): loading weights"
+        self._notifier.status(status.message if said else f"{status.state}: {status.message}")
         try:
             write_status(self._place.status_file, status_document(status))
         except OSError as error:

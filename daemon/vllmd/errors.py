@@ -43,8 +43,15 @@ class ConfigError(VllmdError):
     """The configuration cannot be used; `findings` says why, all problems at once."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__("; ".join(f.message for f in findings))
+        super().__init__("; ".join(f"{_place(f)}{f.message}" for f in findings))
         self.findings = tuple(findings)
+
+
+def _place(finding: Finding) -> str:
+    """Return where a problem is, to stand before it; empty where it has no place."""
+    if finding.file is None:
+        return ""
+    return f"{finding.file}: " if finding.line is None else f"{finding.file}:{finding.line}: "
 
 
 class CommandError(VllmdError):

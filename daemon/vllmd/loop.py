@@ -1,6 +1,6 @@
 """START HERE. The loop: what was seen goes in, one decision comes out, and what it brought is looked at.
 
-    begin:  the past ─▶ the operator's flags, or the last good ones ─▶ launch
+    begin:  the past ─▶ the server that was left is taken over, or the last good flags, or the operator's ─▶ launch
     tick:   snapshot ─▶ window ─▶ assessment ─▶ decision ─▶ plan ─▶ drained restart ─▶ outcome ─▶ verification
     event:  the child's end ─▶ failure ─▶ decision ─▶ launch, or held
 
@@ -36,18 +36,20 @@ from vllmd.model.decision import (
 )
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.instance import Instance
-from vllmd.model.orders import Forget, Pause, Resume
+from vllmd.model.orders import Forget, Pause
 from vllmd.model.server import Exited, Hung, LaunchRefused, Ready, ServerEvent, ServerState, Spawned, StartStalled
 from vllmd.model.snapshot import Snapshot, Window
 from vllmd.model.status import Status
 from vllmd.past import Past, good_before, moved_by_recoveries
+from vllmd.pauses import Pauses
 from vllmd.ports import Clock
 from vllmd.report.compose import View, compose
 from vllmd.report.journal import Journal
 from vllmd.stall import Stall
-from vllmd.supervisor import Next, Supervisor
+from vllmd.supervisor import Next, Refresh, Supervisor
 from vllmd.trials import Trials
 
+_WINDOWS = 2.2  # of judge_window are kept: two that must agree, and the readings at their edges
 # Holds of the latency targets in which a step back may be tried: nothing is wrong now.
 _CALM = frozenset({HoldReason.TARGETS_MET, HoldReason.NO_TARGETS, HoldReason.THIN_EVIDENCE})
 # What a launch that was not begun failed with, by LaunchRefused's kind.
@@ -73,29 +75,32 @@ class Loop:
         self._clock = clock
         self._policies = policies
         self._publish = publish
-        self._window = Window(2.2 * supervisor.instance.settings.slo.judge_window_s)
+        self._window = Window(_WINDOWS * supervisor.instance.settings.slo.judge_window_s)
         self._snapshot: Snapshot | None = None
         self._assessment: Assessment | None = None
         self._past = Past()
         self._trials = Trials(supervisor, journal, clock, self._past)
         self.stall = Stall(supervisor, journal, clock)
-        self._pause = journal.pause()
-        self._waiting: Failure | None = None  # its recovery waits for the end of a pause
+        self._pauses = Pauses(supervisor, journal, clock)
         self._stop_asked = False
         self.errors = 0  # readings that a bug spoilt
+        self.reload_problem: str | None = None  # why the configuration on disk is not the one in force
 
     @property
     def _instance(self) -> Instance:
         return self.supervisor.instance
 
     def begin(self, snapshot: Snapshot | None = None) -> None:
-        """Make the first launch: with the last good flags of this fingerprint, or else the operator's."""
+        """Go on with the server that an earlier vllmd left, or make the first launch."""
         if snapshot is not None:
             self._snapshot = snapshot
             self.supervisor.note(snapshot)
         self._past.recall(self._journal, self.supervisor.fingerprint, self._instance.baseline, self._now_s)
-        change = self._remembered_change()
-        self.supervisor.launch(Next(change.flags_after if change else self._instance.baseline, "first", change))
+        if self.supervisor.take_over():
+            self._trials.lost()
+        else:
+            change = self._remembered_change()
+            self.supervisor.launch(Next(change.flags_after if change else self._instance.baseline, "first", change))
         self.tell()
 
     def tick(self, snapshot: Snapshot) -> None:
@@ -103,12 +108,12 @@ class Loop:
         self._snapshot = snapshot
         self.supervisor.note(snapshot)
         self.supervisor.read_new_lines()
-        self._end_pause_in_time()
+        self._answer_what_waited(self._pauses.end_in_time())
         self.supervisor.launch_when_due()
         if self.supervisor.life.state is ServerState.SERVING:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
-            if not self.stall.look(snapshot, hands_off=self._hands_off):
+            if not self.stall.look(snapshot, hands_off=self._pauses.hands_off):
                 self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
             if self.supervisor.served_s > GOOD_RUN_S:
                 self._past.calmed()
@@ -117,7 +122,7 @@ class Loop:
     def look(self) -> None:
         """Look at a server that is not serving: what its start printed, and whether a waiting launch is due."""
         self.supervisor.read_new_lines()
-        self._end_pause_in_time()
+        self._answer_what_waited(self._pauses.end_in_time())
         self.supervisor.launch_when_due()
         self.tell()
 
@@ -158,8 +163,8 @@ class Loop:
     # Serving: assessment → decision → plan
 
     def _act_on(self, assessment: Assessment | None, generation: int) -> None:
-        if self._pause is not None:
-            self._journal.hold(Hold(HoldReason.PAUSED, self._pause_text(self._pause), self._pause.until_s), self._now_s)
+        if (paused := self._pauses.hold()) is not None:
+            self._journal.hold(paused, self._now_s)
             return
         if self._trials.look(self._window, generation):
             return
@@ -224,10 +229,11 @@ class Loop:
         outcome = self.supervisor.failed()
         if outcome is not None:
             self._journal.verification(Verification(outcome.change.id, self._now_s, Effect.FAILED, failure.summary))
-        if self._pause is not None and self._hands_off:
-            self._waiting = failure
-            self.supervisor.hold(f"{failure.summary}; {self._pause_text(self._pause)}, so it is not started again")
-        else:
+        if not self._pauses.keep_down(failure):
+            self._answer(failure)
+
+    def _answer_what_waited(self, failure: Failure | None) -> None:
+        if failure is not None:
             self._answer(failure)
 
     def _answer(self, failure: Failure) -> None:
@@ -252,6 +258,18 @@ class Loop:
 
     # The operator
 
+    def configure(self, instance: Instance, policies: Sequence[Policy], refresh: Refresh) -> None:
+        """Take another configuration: limits and targets count at once, the command with the next launch."""
+        self.supervisor.configure(instance, refresh)
+        self._policies, self.reload_problem = policies, None
+        self._window = Window(_WINDOWS * instance.settings.slo.judge_window_s)
+        self.tell()
+
+    def not_configured(self, problem: str) -> None:
+        """Take note that a configuration could not be taken, and why; all stays as it is."""
+        self.reload_problem = problem
+        self.tell()
+
     def stop(self) -> None:
         """Stop the server for good: drained the first time it is asked for, at once the second time."""
         metrics = self._snapshot.metrics if self._snapshot else None
@@ -269,7 +287,7 @@ class Loop:
         if state in {ServerState.DRAINING, ServerState.STOPPED}:
             return None
         self._past.calmed()
-        self._waiting = None
+        self._pauses.begin_anew()
         self._trials.begin_anew()
         flags = self.supervisor.flags
         proposal = Proposal("admin", Domain.ADMIN, Wish.RETRY_UNCHANGED, "asked for by the operator", trigger="admin")
@@ -283,21 +301,14 @@ class Loop:
 
     def pause(self, pause: Pause) -> None:
         """Change and restart nothing until the pause ends. A start or a drain that runs goes on."""
-        self._journal.order(pause)
-        self._pause = pause
-        if self.supervisor.life.state is ServerState.BACKOFF and not pause.keeps_recovery:
-            self._waiting = self._journal.last_failure
-            self.supervisor.hold(self._pause_text(pause))
-        elif pause.keeps_recovery:
-            self._recover_what_waits()
+        self._answer_what_waited(self._pauses.begin(pause))
         self.tell()
 
     def resume(self, by: str) -> bool:
         """End the pause; return whether there was one. A server that it kept down is recovered."""
-        if self._pause is None:
+        if self._pauses.pause is None:
             return False
-        self._journal.order(Resume(self._now_s, by))
-        self._go_on()
+        self._answer_what_waited(self._pauses.end(by))
         self.tell()
         return True
 
@@ -306,28 +317,6 @@ class Loop:
         self._journal.order(Forget(self._now_s, by))
         self._past.forget()
         self.tell()
-
-    def _end_pause_in_time(self) -> None:
-        if self._pause is not None and not self._pause.holds(self._now_s):
-            self._journal.order(Resume(self._now_s, "its end"))
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self._pause = None
-        self._recover_what_waits()
-
-    def _recover_what_waits(self) -> None:
-        failure, self._waiting = self._waiting, None
-        if failure is not None and self.supervisor.life.state is ServerState.HELD:
-            self._answer(failure)
-
-    @property
-    def _hands_off(self) -> bool:
-        return self._pause is not None and not self._pause.keeps_recovery
-
-    def _pause_text(self, pause: Pause) -> str:
-        reason = f" ({pause.reason})" if pause.reason else ""
-        return f"paused by {pause.by}{reason}"
 
     # What the stages are told
 
@@ -390,6 +379,8 @@ class Loop:
             expected_start_s=supervisor.start_s,
             errors=self.errors,
             failure_log=self._past.failure_log,
-            pause=self._pause,
+            pause=self._pauses.pause,
+            pending=supervisor.pending,
+            reload_problem=self.reload_problem,
         )
         self._publish(compose(self._instance, view, self._journal))

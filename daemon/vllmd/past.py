@@ -8,13 +8,15 @@ from vllmd.decide.recover import CrashRecord
 from vllmd.model.decision import Change, Domain, Proposal, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import UTILIZATION, Flags, FlagValue
-from vllmd.model.server import Phase
+from vllmd.model.server import Launch, Left, Phase
 from vllmd.model.settings import Mode, Modes
 from vllmd.model.tried import Ban
 from vllmd.report.journal import Journal
 
 _DAY_S = 86400.0
 _HANGS_COUNT_S = 3600.0  # a hang further back than an hour makes no second one
+# Where a server answers: one that answers elsewhere than the configuration says cannot be watched.
+_ADDRESS = ("host", "port", "uds", "ssl-certfile", "ssl-keyfile", "root-path")
 _POOL_TOO_SMALL = frozenset({FailureClass.UTILIZATION_TOO_LOW, FailureClass.MAX_MODEL_LEN_TOO_LONG})
 
 
@@ -104,6 +106,27 @@ def good_before(
     kept = {name: value for name, value in changes.items() if may.get(_domain(journal.mover_of(name)), False)}
     reason = f"generation {tried.launch.generation} served with these flags"
     return Proposal("last_good", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, kept, trigger="first") if kept else None
+
+
+def left_launch(journal: Journal, left: Left, baseline: Flags) -> Launch | str | None:
+    """Return the launch that an earlier vllmd left, its flags as they were launched; or why it cannot be gone on with.
+
+    None where nothing was left.
+    """
+    if left.generation is None:
+        return left.problem
+    launch = journal.launch_of(left.generation)
+    if launch is None:
+        return f"generation {left.generation} is not in the ledger, so that its flags are not known"
+    moved = [name for name in _ADDRESS if launch.baseline.get(name) != journal.masked(baseline).get(name)]
+    if moved:
+        return f"it answers elsewhere than is configured now (--{', --'.join(moved)})"
+    shown = journal.masked(baseline)
+    return replace(
+        launch,
+        flags=_unmasked(launch.flags, shown, baseline),
+        baseline=_unmasked(launch.baseline, shown, baseline),
+    )
 
 
 def moved_by_recoveries(journal: Journal, flags: Flags, baseline: Flags) -> dict[str, str]:

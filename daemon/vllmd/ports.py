@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.orders import Forget, Pause, Resume
-from vllmd.model.server import Launch, ServerEvent
+from vllmd.model.server import Launch, Left, ServerEvent
 from vllmd.model.snapshot import Gpu, Metrics
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
@@ -34,6 +34,12 @@ class Server(Protocol):
 
     def launch(self, launch: Launch) -> None:
         """Begin a launch; Spawned, then Ready, Exited or StartStalled follow, or LaunchRefused alone."""
+
+    def left(self) -> Left:
+        """Return what an earlier vllmd left."""
+
+    def adopt(self, launch: Launch) -> None:
+        """Take over the launch that was left, without a signal; Spawned, then Ready, Exited or StartStalled follow."""
 
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
@@ -93,6 +99,9 @@ class Ledger(Protocol):
     def tried(self, fingerprint: str) -> Sequence[Tried]:
         """Return the launches with this fingerprint that are not to be forgotten, newest first, secrets masked."""
 
+    def launch_of(self, generation: int) -> Launch | None:
+        """Return a launch, secrets masked; None if it is not known."""
+
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""
 
@@ -102,6 +111,9 @@ class Notifier(Protocol):
 
     def ready(self) -> None:
         """Say that the daemon is up."""
+
+    def reloading(self, now_us: int) -> None:
+        """Say that the configuration is being read again, until the next `ready`."""
 
     def status(self, text: str) -> None:
         """Say in one line what goes on."""

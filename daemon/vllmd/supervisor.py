@@ -17,8 +17,18 @@ from vllmd.model.server import Launch, Phase, ProcessId, ServerState
 from vllmd.model.snapshot import Gpu, Snapshot
 from vllmd.model.status import StartFacts
 from vllmd.model.tried import fingerprint_of
+from vllmd.past import left_launch
 from vllmd.ports import Clock, Server
 from vllmd.report.journal import Journal
+
+ADOPTED = "adopted"
+
+Refresh = Callable[[Instance], Instance]  # from a configured instance to what the installation makes of it now
+
+
+def as_it_is(instance: Instance) -> Instance:
+    """Return the instance: nothing is installed anew."""
+    return instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,10 @@ class Logs:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """A launch that is decided: its flags, why (first, crash, change, rollback, admin), and the change behind it."""
+    """A launch that is decided: its flags, why, and the change behind it.
+
+    Why: first, crash, change, rollback or admin; or adopted, if an earlier vllmd launched it.
+    """
 
     flags: Flags
     cause: str
@@ -54,9 +67,10 @@ class Supervisor:
         clock: Clock,
         journal: Journal,
         logs: Logs,
-        refresh: Callable[[Instance], Instance] = lambda instance: instance,
+        refresh: Refresh = as_it_is,
     ) -> None:
-        self.instance = instance
+        self.instance = instance  # as it was launched, once it was
+        self._configured = instance  # as the next launch will have it
         self._refresh = refresh
         self._server = server
         self._clock = clock
@@ -70,6 +84,11 @@ class Supervisor:
         self._coming: Next | None = None
         self._gpus: tuple[Gpu, ...] | None = None
         self._host_bytes: int | None = None
+
+    def configure(self, instance: Instance, refresh: Refresh = as_it_is) -> None:
+        """Take another configuration: its limits and targets count at once, its command with the next launch."""
+        self._configured, self._refresh = instance, refresh
+        self.instance = replace(self.instance, settings=instance.settings, thresholds=instance.thresholds)
 
     def note(self, snapshot: Snapshot) -> None:
         """Take note of the hardware; what does not answer now is what it was."""
@@ -100,8 +119,10 @@ class Supervisor:
         return self._coming.due_s if self._coming and self.life.state is ServerState.BACKOFF else None
 
     def launch(self, following: Next) -> None:
-        """Launch now. LifeError while a server lives."""
-        self.instance = self._refresh(self.instance)
+        """Launch now, by the configuration and the installation of now. LifeError while a server lives."""
+        before = self.instance.baseline
+        self.instance = self._configured = self._refresh(self._configured)
+        following = replace(following, flags=following.flags.rebased(before, self.instance.baseline))
         generation = self._journal.generation()
         launch = Launch(
             generation=generation,
@@ -111,12 +132,47 @@ class Supervisor:
             log_path=str(self._logs.path(generation)),
             baseline=self.instance.baseline,
             fingerprint=self.fingerprint,
+            model=self.instance.command.model,
+            vllm=self.instance.catalogue.version,
         )
         self.life = self.life.moved(ServerState.STARTING, launch.started_at_s, f"starting ({following.cause})", launch)
         self._current, self._coming = following, None
         self.facts = StartFacts()
         self._journal.launch(launch, following.cause)
         self._server.launch(launch)
+
+    def take_over(self) -> bool:
+        """Go on with the server that an earlier vllmd left; return whether there is one that can be."""
+        launch = left_launch(self._journal, self._server.left(), self.instance.baseline)
+        if not isinstance(launch, Launch):
+            if launch is not None:
+                self._journal.not_adopted(launch)
+            return False
+        self.instance = self.instance.as_launched(launch)
+        message = f"taking over generation {launch.generation}"
+        self.life = self.life.moved(ServerState.STARTING, self._clock.now_s(), message, launch)
+        record = self._journal.unfinished(launch.flags)
+        change = record.change if record is not None and record.outcome is None else None
+        self._current, self._coming = Next(launch.flags, ADOPTED, change), None
+        self.facts = StartFacts()
+        self._journal.adopted(launch, self._configured.catalogue.version, self.pending)
+        self._server.adopt(launch)
+        return True
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What the next launch will have otherwise than the server that runs, for the operator; empty: nothing."""
+        launch, configured = self.life.launch, self._configured
+        if launch is None or self.life.state not in ALIVE:
+            return ()
+        names = configured.baseline.differences(self.instance.baseline)
+        found = [f"--{name}" for name in names] + ["the model"] * (
+            configured.command.model != self.instance.command.model
+        )
+        version = configured.catalogue.version
+        if launch.vllm is not None and version is not None and launch.vllm != version:
+            found.append(f"vLLM {version}, which is installed now (it runs {launch.vllm})")
+        return tuple(found)
 
     def launch_when_due(self) -> None:
         """Launch what waits, if its time has come."""
@@ -171,10 +227,11 @@ class Supervisor:
         if launch is None or self.life.state is not ServerState.STARTING:
             return None
         self._ready_s = self._clock.monotonic_s()
-        self.start_s = now_s - launch.started_at_s
+        if self._current.cause != ADOPTED:
+            self.start_s = now_s - launch.started_at_s
         outage_s = now_s - down_s if down_s is not None else None
         self._move(ServerState.SERVING, "serving")
-        self._journal.serving(launch, self._current.cause, outage_s or 0.0, self.start_s)
+        self._journal.serving(launch, self._current.cause, outage_s, self.start_s)
         return self._outcome(served=True, outage_s=outage_s)
 
     def stopped(self) -> None:

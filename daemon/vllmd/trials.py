@@ -68,6 +68,19 @@ class Trials:
         if self._trial is not None:
             self._trial = replace(self._trial, serving_since_s=_NEVER_S)
 
+    def lost(self) -> None:
+        """Take note that the change in force was not verified, for vllmd ended while the server served on."""
+        record = self._journal.unfinished(self._supervisor.flags)
+        if record is None or record.change.action is not Action.RESTART:
+            return
+        domain, now_s = record.change.proposal.domain, self._clock.now_s()
+        if domain is Domain.ADMIN:
+            return
+        text = "vllmd ended while it was being verified"
+        self._journal.verification(Verification(record.change.id, now_s, Effect.UNKNOWN, text))
+        if domain is Domain.LATENCY:
+            self._frozen_until_s = now_s + _FREEZE_S
+
     def ready(self, outcome: Outcome | None, generation: int) -> None:
         """Take note that a launch serves: its soak begins, or its flags are good."""
         now_s = self._clock.now_s()

@@ -58,9 +58,10 @@ class Service:
 
     # What an operator does then
 
-    def configure(self, settings: Settings | None = None, **simulated: float) -> None:
+    def configure(self, settings: Settings | None = None, *options: str, **simulated: float) -> None:
         """Write the configuration and the file of variables, which describes the simulated host."""
-        argv = [f"{_ENVIRONMENT}/bin/python", "-m", "vllmd_sim", "serve", MODEL, "--port", self.url.rpartition(":")[2]]
+        port = self.url.rpartition(":")[2]
+        argv = [f"{_ENVIRONMENT}/bin/python", "-m", "vllmd_sim", "serve", MODEL, "--port", port, *options]
         common: Settings = {
             "engine": {"argv": argv, "env_file": _ENV_FILE, "scrape_interval": "1s", "drain_timeout": "10s"},
             "listen": {

@@ -1,5 +1,7 @@
-"""The daemon itself is killed: its server goes on, and the next daemon never runs a second one beside it."""
+"""The daemon itself is killed: its server goes on, and the next daemon takes it over as it is."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,18 +12,21 @@ from e2e.vllmd_process import alive, free_port, running
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_vllm")]
 
 
-def test_the_next_daemon_ends_the_server_of_a_killed_one(tmp_path: Path) -> None:
-    """It knows it by the pid, the start time and the boot that the killed one wrote down."""
+def test_the_next_daemon_takes_over_the_server_of_a_killed_one(tmp_path: Path) -> None:
+    """The same process serves on, and its end is answered by the daemon that took it over."""
     argv = serve("tiny", free_port(), "--max-model-len", "4096")
     with running(tmp_path, argv, environ=FIXED_POOL) as first:
-        url = first.wait_serving(1, START_LIMIT_S)["url"]
-        old = first.server_processes()
+        instance = first.wait_serving(1, START_LIMIT_S)
+        url, old = instance["url"], first.server_processes()
         first.process.kill()
         first.process.wait()
         assert completes(url)
 
         with running(tmp_path, argv, environ=FIXED_POOL) as second:
-            instance = second.wait_serving(2, RECOVERY_LIMIT_S)
-            assert instance["generation"] == 2
+            taken_over = second.wait_serving(1, START_LIMIT_S)
+            assert (taken_over["pid"], taken_over["launches"]) == (instance["pid"], {})
+            assert completes(url)
+            os.kill(taken_over["pid"], signal.SIGKILL)
+            second.wait_serving(2, RECOVERY_LIMIT_S)
             assert not [process for process in old if alive(process)]
             assert completes(url)

@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,6 +21,7 @@ EXPOSURE = 2.5
 WATCHDOG_S = 4
 # The unit's RestartSec and two starts on a busy machine.
 RECOVERY_LIMIT_S = 60.0
+LOAD = [Clients(4, 32, 8)]
 OF_THE_MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_")
 
 
@@ -110,16 +112,71 @@ def test_the_server_cannot_speak_for_the_service(serving: Service) -> None:
         assert [name for name in process.environ() if name.startswith(OF_THE_MANAGER)] == []
 
 
-def test_a_daemon_that_was_killed_is_started_again(serving: Service) -> None:
-    """One daemon and one server serve afterwards, whatever became of the first server."""
-    killed = serving.main_process()
-    killed.kill()
-    serving.wait(lambda: serving.show("NRestarts") == "1", "systemd starts it again", RECOVERY_LIMIT_S)
-    serving.wait_serving()
+@contextmanager
+def served_by_one(service: Service) -> Iterator[None]:
+    """Keep a load on the server, and assert that it was served without an error, all of it by the same process."""
+    pid = service.server_pid()
+    with traffic(service.url, MODEL, LOAD) as seen:
+        service.wait(lambda: seen.completed > 10, "the load is served before", 30)
+        yield
+        done = seen.completed
+        service.wait(lambda: seen.completed > done + 10, "the load is served afterwards", 30)
+        assert seen.errors == []
+    assert service.servers() == [service.server_pid()] == [pid]
+    assert service.status()["launches"] == {}
+
+
+def test_a_restart_of_the_service_does_not_touch_the_server(serving: Service) -> None:
+    """`systemctl restart` gives another vllmd, to the same server."""
+    daemon = serving.main_process()
+    with served_by_one(serving):
+        serving.machine.must("systemctl", "restart", UNIT, within_s=RECOVERY_LIMIT_S)
+        serving.wait_serving()
+    assert serving.main_process().pid != daemon.pid
+
+
+def test_an_upgrade_of_vllmd_does_not_touch_the_server(serving: Service, wheel: Path) -> None:
+    """The wheel is installed over the running one, and the service restarted, as an operator does."""
+    with served_by_one(serving):
+        serving.install_wheel(wheel)
+        serving.machine.must("systemctl", "restart", UNIT, within_s=RECOVERY_LIMIT_S)
+        serving.wait_serving()
+
+
+def test_a_daemon_that_was_killed_is_started_again_and_takes_the_server_over(serving: Service) -> None:
+    """The next one is started after RestartSec."""
+    killed, restarts = serving.main_process(), int(serving.show("NRestarts"))
+    with served_by_one(serving):
+        killed.kill()
+        serving.wait(lambda: serving.show("NRestarts") == str(restarts + 1), "it is started again", RECOVERY_LIMIT_S)
+        serving.wait_serving()
     assert serving.main_process().pid != killed.pid
-    assert serving.servers() == [serving.server_pid()]
-    with traffic(serving.url, MODEL, [Clients(1, 10, 2)]) as seen:
-        serving.wait(lambda: seen.completed, "a request is answered", 10)
+
+
+def test_a_reload_takes_the_configuration_and_touches_nothing(serving: Service) -> None:
+    """Limits count at once; another command is pending; an invalid file fails the reload and changes nothing."""
+    serving.configure({"slo": {"itl_p99": "100ms"}}, "--max-num-seqs=64")
+    daemon = serving.main_process()
+    serving.machine.must("systemctl", "reload", UNIT)
+    serving.wait(lambda: serving.status()["pending"] == ["--max-num-seqs"], "it was read", 20)
+    assert serving.show("ActiveState") == "active"
+    serving.wait(lambda: serving.status()["slo"], "the target is judged", 20)
+    serving.machine.write(CONFIG, "[engine]\nargvv = 1\n")
+    assert serving.machine.run("systemctl", "reload", UNIT).returncode != 0
+    assert (serving.show("ActiveState"), serving.main_process().pid) == ("active", daemon.pid)
+    serving.configure()
+
+
+def test_a_stop_that_takes_too_long_leaves_no_process_either(service: Service) -> None:
+    """A vllmd that drains for longer than systemd waits is killed, and what it leaves is ended after it."""
+    service.drop_in("[Service]\nTimeoutStopSec=3s\n")
+    service.start()
+    service.wait_serving()
+    with traffic(service.url, MODEL, [Clients(1, 32, 20_000)]) as seen:
+        service.wait(lambda: seen.gaps_s, "a long answer has begun", 30)
+        service.machine.run("systemctl", "stop", UNIT, within_s=RECOVERY_LIMIT_S)
+    assert service.show("Result") == "timeout"
+    assert service.processes() == []
 
 
 def test_a_stop_leaves_no_process(serving: Service) -> None:
@@ -145,12 +202,13 @@ def test_an_invalid_configuration_is_said_once(service: Service) -> None:
     assert any(f"{CONFIG}:2:" in message for message in told), told
 
 
-def test_a_daemon_that_stands_still_is_aborted_and_started_again(service: Service) -> None:
-    """The loop feeds the watchdog; when it stops, systemd ends it, and the next one serves."""
+def test_a_daemon_that_stands_still_is_aborted_and_the_server_serves_on(service: Service) -> None:
+    """The loop feeds the watchdog; when it stops, systemd ends it, and the next one takes the server over."""
     service.drop_in(f"[Service]\nWatchdogSec={WATCHDOG_S}s\nRestartSec=1s\n")
     service.start()
     service.wait_serving()
-    service.main_process().send_signal(signal.SIGSTOP)
-    service.wait(lambda: service.show("NRestarts") == "1", "systemd starts it again", RECOVERY_LIMIT_S)
+    with served_by_one(service):
+        service.main_process().send_signal(signal.SIGSTOP)
+        service.wait(lambda: service.show("NRestarts") == "1", "systemd starts it again", RECOVERY_LIMIT_S)
+        service.wait_serving()
     assert len(service.machine.journal(UNIT, "UNIT_RESULT=watchdog")) == 1
-    service.wait_serving()

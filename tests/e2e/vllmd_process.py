@@ -14,6 +14,9 @@ from typing import Any
 
 import psutil
 
+from vllmd.cli.places import SOCKET_NAME, Places
+from vllmd.cli.status import as_document, look_at
+
 # The command in this environment, beside the interpreter that runs the tests.
 VLLMD = (str(Path(sys.executable).parent / "vllmd"),)
 
@@ -22,7 +25,7 @@ Settings = Mapping[str, Mapping[str, Any]]  # sections of the configuration
 
 _ASK_LIMIT_S = 60.0  # two cores may be busy with a server's start, and some machines are slow
 _STOP_LIMIT_S = 60.0
-_POLL_S = 0.25
+_POLL_S = 0.1
 _TAIL_LINES = 60
 
 
@@ -47,7 +50,9 @@ class VllmdProcess:
         self._seen: set[psutil.Process] = set()
         self.log_path = folder / "vllmd.log"
         self.metrics_url = f"http://127.0.0.1:{free_port()}/metrics"
-        self._config.write_text(self._configuration(folder, argv, settings), encoding="utf-8")
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+        self.configure(argv, settings)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self._vllmd, "run", "--config", str(self._config)],
@@ -58,14 +63,16 @@ class VllmdProcess:
                 cwd=folder,
             )
 
-    def _configuration(self, folder: Path, argv: Sequence[str], settings: Settings) -> str:
+    def configure(self, argv: Sequence[str], settings: Settings) -> None:
+        """Write the configuration."""
         common: Settings = {
             "engine": {"argv": list(argv), "scrape_interval": "1s", "drain_timeout": "10s"},
             "listen": {"metrics": self.metrics_url.removeprefix("http://").removesuffix("/metrics")},
-            "state": {"dir": str(folder / "state")},
+            "state": {"dir": str(self._folder / "state")},
         }
         names = dict.fromkeys((*common, *settings))
-        return toml_text({name: {**common.get(name, {}), **settings.get(name, {})} for name in names})
+        sections = {name: {**common.get(name, {}), **settings.get(name, {})} for name in names}
+        self._config.write_text(toml_text(sections), encoding="utf-8")
 
     # Asking
 
@@ -89,13 +96,14 @@ class VllmdProcess:
         except ValueError:
             return {"state": "unknown", "problem": asked.stderr}
         assert isinstance(instance, dict)
+        self._remember_server(instance.get("pid"))
         return instance
 
     def wait(self, condition: Callable[[Instance], object], what: str, within_s: float) -> Instance:
         """Return the first status for which the condition holds; AssertionError past the limit or vllmd's end."""
         deadline = time.monotonic() + within_s
         while True:
-            instance = self.status()
+            instance = self._told()
             if condition(instance):
                 return instance
             ended = self.process.poll()
@@ -103,7 +111,17 @@ class VllmdProcess:
                 raise AssertionError(self.story(f"vllmd ended with code {ended} before: {what}", instance))
             if time.monotonic() > deadline:
                 raise AssertionError(self.story(f"not within {within_s:.0f} s: {what}", instance))
-            time.sleep(_POLL_S)  # asked over the command line, which sends no event
+            time.sleep(_POLL_S)  # asked for, which sends no event
+
+    def _told(self) -> Instance:
+        """Return what `status` returns, by the same functions in this process: 2 ms instead of 200."""
+        self.server_processes()
+        state = self._folder / "state" / "default"
+        seen = look_at(Places("default", state, state / SOCKET_NAME))
+        (instance,) = as_document([seen])["instances"]
+        assert isinstance(instance, dict)
+        self._remember_server(instance.get("pid"))
+        return instance
 
     def wait_serving(self, generation: int, within_s: float) -> Instance:
         """Wait until the launch with this number, or a later one, serves."""
@@ -130,13 +148,18 @@ class VllmdProcess:
     # Processes
 
     def server_processes(self) -> frozenset[psutil.Process]:
-        """Return the processes below vllmd now, and remember them as ones that must not be left over."""
+        """Return the server's processes now, and remember them as ones that must not be left over."""
         try:
             found = psutil.Process(self.process.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             found = []
         self._seen.update(found)
-        return frozenset(found)
+        return frozenset(process for process in {*found, *self._seen} if alive(process))
+
+    def _remember_server(self, leader: int | None) -> None:
+        """Remember the processes of a session: those of a server that was taken over are no children of this vllmd."""
+        if leader is not None:
+            self._seen.update(process for process in psutil.process_iter() if _session_of(process) == leader)
 
     def leftovers(self) -> list[str]:
         """Return the processes that were seen below vllmd, or are in a session of one of them, and still live."""

@@ -148,21 +148,6 @@ def test_a_missing_model_is_held_after_one_launch(tmp_path: Path) -> None:
         assert "/srv/no-such-model" in instance["message"]
 
 
-def test_a_killed_daemon_leaves_a_server_that_the_next_one_ends(tmp_path: Path) -> None:
-    """The state file names the leftover; it is ended before the launch, and there are never two."""
-    port, environ = free_port(), host(gpu_dir=str(tmp_path))
-    with running(tmp_path, serve(port), environ=environ) as first:
-        old_pid = first.wait_serving(1, LIMIT_S)["pid"]
-        old = first.server_processes()
-        first.process.kill()
-        first.process.wait()
-        assert psutil.pid_exists(old_pid)
-        with running(tmp_path, serve(port), environ=environ) as second:
-            instance = second.wait_serving(2, LIMIT_S)
-            assert instance["pid"] != old_pid
-            assert not [p for p in old if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-
-
 def test_two_daemons_on_one_instance_are_refused(tmp_path: Path) -> None:
     """The second one says so and changes nothing."""
     with running(tmp_path, serve(free_port()), environ=host()) as daemon:

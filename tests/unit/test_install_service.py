@@ -57,13 +57,13 @@ def test_a_changed_file_is_kept_and_shown(tmp_path: Path) -> None:
     """The difference is a unified diff, and the exit code says that something was not done."""
     asked(tmp_path)
     unit = tmp_path / UNIT
-    changed = unit.read_text().replace("WatchdogSec=180s", "WatchdogSec=5min # \x1b[2J")
+    changed = unit.read_text().replace("WatchdogSec=60s", "WatchdogSec=5min # \x1b[2J")
     unit.write_text(changed)
     result = asked(tmp_path)
     assert result.exit_code == 5
     assert unit.read_text() == changed
     assert f"kept, it differs (--replace takes ours): {unit}" in result.stdout
-    assert "    -WatchdogSec=5min # \\x1b[2J\n    +WatchdogSec=180s\n" in result.stdout
+    assert "    -WatchdogSec=5min # \\x1b[2J\n    +WatchdogSec=60s\n" in result.stdout
 
 
 def test_a_changed_file_is_replaced_on_demand(tmp_path: Path) -> None:

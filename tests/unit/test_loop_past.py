@@ -221,7 +221,7 @@ def test_what_crashed_under_another_vllm_is_tried_again() -> None:
     """An upgrade under a running vllmd ends the bans of the version before: two steps lead back to what crashed."""
     built = recovered()
     older = built.loop.supervisor.instance
-    built.loop.supervisor.instance = replace(older, catalogue=replace(older.catalogue, version="0.34.0"))
+    built.loop.supervisor.configure(replace(older, catalogue=replace(older.catalogue, version="0.34.0")))
     built.loop.restart()
     built.drained()
     built.ready()

@@ -38,6 +38,12 @@ def launch_logs(folder: Path) -> list[Path]:
     return [path for _, path in _numbered(folder)]
 
 
+def generation_of(path: Path | None, folder: Path) -> int | None:
+    """Return the generation whose log a path in a folder is, None if it is none."""
+    match = _NAME.fullmatch(path.name) if path is not None and path.parent == folder.resolve() else None
+    return int(match.group(1)) if match else None
+
+
 def last_generation(folder: Path) -> int:
     """Return the highest generation that has a log, 0 if none has: no launch may append to an earlier one's."""
     numbered = _numbered(folder) if folder.is_dir() else []

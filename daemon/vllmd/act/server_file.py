@@ -1,27 +1,44 @@
 """server.json: which processes are ours, so that a vllmd that was killed finds them again, and only them."""
 
+import hashlib
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import structlog
 
+from vllmd.act.launch_logs import generation_of
 from vllmd.model.server import ProcessId
-from vllmd.observe.processes import alive, boot_id, exists, session_members
+from vllmd.observe.processes import alive, boot_id, exists, identify, output_of, session_members
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """The processes of the last launch: its leader, which leads the session, and the members seen in it."""
+    """The processes of the last launch: its leader, which leads the session, and the members seen in it.
+
+    `cgroup` is the leader's, `options` the mark of what followed the program.
+    Both are empty where they are not known. `ending`: its end was asked for. `left`: it is to outlive its vllmd.
+    """
 
     boot_id: str
     generation: int
     leader: ProcessId
     members: tuple[ProcessId, ...] = ()
+    cgroup: str = ""
+    options: str = ""
+    ending: bool = False
+    left: bool = False
+
+
+def options_mark(words: Sequence[str]) -> str:
+    """Return the mark of a command's words after the program: their number and a hash, for they may hold keys."""
+    return f"{len(words)}:{hashlib.sha256(chr(0).join(words).encode(errors='surrogateescape')).hexdigest()}"
 
 
 def write_record(path: Path, record: ServerRecord) -> None:
@@ -32,6 +49,10 @@ def write_record(path: Path, record: ServerRecord) -> None:
             "generation": record.generation,
             "leader": [record.leader.pid, record.leader.start_ticks],
             "members": [[m.pid, m.start_ticks] for m in record.members],
+            "cgroup": record.cgroup,
+            "options": record.options,
+            "ending": record.ending,
+            "left": record.left,
         }
     )
     temporary = path.with_suffix(".new")
@@ -48,6 +69,10 @@ def read_record(path: Path) -> ServerRecord | None:
             int(data["generation"]),
             ProcessId(*map(int, data["leader"])),
             tuple(ProcessId(*map(int, m)) for m in data["members"]),
+            str(data.get("cgroup", "")),
+            str(data.get("options", "")),
+            bool(data.get("ending")),
+            bool(data.get("left")),
         )
     except FileNotFoundError:
         return None
@@ -57,6 +82,33 @@ def read_record(path: Path) -> ServerRecord | None:
         with suppress(OSError):
             path.replace(aside)
         return None
+
+
+def completed(record: ServerRecord | None, log_dir: Path) -> ServerRecord | None:
+    """Return the record with every process that writes to the log of a launch, also where there was no record.
+
+    It may be lost, or a vllmd was killed before it could note an engine that has just begun. Nobody but vllmd lets a
+    process have the log of a launch as its standard output.
+    """
+    writing = _writers(log_dir)
+    if not writing:
+        return record
+    generation = max(writing.values())
+    if record is not None and record.boot_id == boot_id() and record.generation >= generation:
+        return replace(record, members=tuple(dict.fromkeys((*record.members, *writing))))
+    session = next(_session(process) for process, number in writing.items() if number == generation)
+    leader = next((process for process in writing if process.pid == session), ProcessId(session, 0))
+    log.warning("a server is known by its log alone", generation=generation, pids=[p.pid for p in writing])
+    return ServerRecord(boot_id(), generation, leader, tuple(writing))
+
+
+def _writers(log_dir: Path) -> dict[ProcessId, int]:
+    """Return the live processes whose standard output is a launch's log, with its generation."""
+    return {
+        process: generation
+        for pid in psutil.pids()
+        if (generation := generation_of(output_of(pid), log_dir)) is not None and (process := identify(pid)) is not None
+    }
 
 
 def leftovers(record: ServerRecord | None) -> tuple[ProcessId, ...]:
@@ -75,7 +127,12 @@ def leftovers(record: ServerRecord | None) -> tuple[ProcessId, ...]:
 
 
 def _in_session(process: ProcessId, session: int) -> bool:
+    return session != 0 and _session(process) == session
+
+
+def _session(process: ProcessId) -> int:
+    """Return the number of a process's session; 0 if it has ended, or its session is another PID namespace's."""
     try:
-        return os.getsid(process.pid) == session
+        return os.getsid(process.pid)
     except OSError:
-        return False
+        return 0

@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any
 
 import structlog
 
+from vllmd.act.adoption import ForeignError, what_was_left
+from vllmd.act.ending import ended_process
 from vllmd.act.evidence import LOG_LINES, evidence_text, write_evidence
 from vllmd.act.launch_logs import evidence_path, log_path, open_log
 from vllmd.act.port import holders, is_free
@@ -27,6 +29,7 @@ from vllmd.model.server import (
     Hung,
     Launch,
     LaunchRefused,
+    Left,
     ProcessId,
     Ready,
     ServerEvent,
@@ -36,10 +39,13 @@ from vllmd.model.server import (
 from vllmd.observe.cgroup import oom_kills
 from vllmd.observe.child_log import last_lines
 from vllmd.observe.process_states import read_states
-from vllmd.observe.processes import listeners, session_members, signal_process, socket_owners
+from vllmd.observe.processes import alive, listeners, session_members, signal_process, socket_owners
 from vllmd.ports import Clock, GpuReader
 
 log = structlog.get_logger()
+
+RECORD_NAME = "server.json"
+LOG_FOLDER = "logs"
 
 _POLL_S = 0.2  # between looks at a start
 _KILLED_WAIT_S = 5.0  # from SIGKILL to the end of the leader
@@ -66,12 +72,12 @@ class Launcher:
     @property
     def record_path(self) -> Path:
         """Where the identities of the server's processes are kept."""
-        return self.state_dir / "server.json"
+        return self.state_dir / RECORD_NAME
 
     @property
     def log_dir(self) -> Path:
         """Where the logs of the launches are."""
-        return self.state_dir / "logs"
+        return self.state_dir / LOG_FOLDER
 
 
 class ServerProcess:
@@ -92,7 +98,7 @@ class ServerProcess:
         self._hanging = asyncio.Event()
         self._generation: int | None = None
         self._hung: Hung | None = None  # told when the launch has been ended for it
-        self.session = Session(launcher.record_path, clock)
+        self.session = Session(launcher.record_path, launcher.log_dir, clock)
 
     async def events(self) -> ServerEvent:
         """Wait for the next event; a bug in a launch's task is raised here."""
@@ -103,11 +109,36 @@ class ServerProcess:
 
     def launch(self, launch: Launch) -> None:
         """Begin a launch. RuntimeError while another one lives: never two servers."""
+        self._begin(launch, self._live(launch))
+
+    def configure(self, launcher: Launcher) -> None:
+        """Let the next launch be made by another launcher, and this server's drain and start be timed by it."""
+        self._launcher = launcher
+
+    def left(self) -> Left:
+        """Return what an earlier vllmd left; another's process that is on record is named, and taken off it."""
+        try:
+            return what_was_left(self.session.record)
+        except ForeignError as error:
+            log.warning("a process on record is not ours and is left alone", reason=str(error))
+            self.session.disown()
+            return Left()
+
+    def adopt(self, launch: Launch) -> None:
+        """Take over the server that was left; no signal is sent. RuntimeError while another launch lives."""
+        self._begin(launch, self._taken_over(launch))
+
+    def leave(self) -> bool:
+        """Let the server outlive this vllmd; return whether there is one that can."""
+        return not self._stopping.is_set() and self.session.leave()
+
+    def _begin(self, launch: Launch, task: Coroutine[Any, Any, None]) -> None:
         if self._task is not None and not self._task.done():
+            task.close()
             raise RuntimeError("a launch is under way")
         self._stopping, self._hurried, self._hanging = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._generation, self._hung = launch.generation, None
-        self._task = asyncio.create_task(self._live(launch))
+        self._generation, self._hung, self._child = launch.generation, None, None
+        self._task = asyncio.create_task(task)
         self._task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -148,13 +179,24 @@ class ServerProcess:
             reason = f"{launch.argv[0]} cannot be started: {error.strerror}"
             await self._events.put(LaunchRefused(launch.generation, "spawn-failed", reason))
             return
-        child = self._child
+        await self._watch(launch, leader, before)
+
+    async def _taken_over(self, launch: Launch) -> None:
+        """Go on with a launch of an earlier vllmd. Its exit code will not be known: it is no child of ours."""
+        record, before = self.session.record, oom_kills()
+        assert record is not None  # noqa: S101 - it was left
+        self.session.taken_over()
+        await self._watch(launch, record.leader, before)
+
+    async def _watch(self, launch: Launch, leader: ProcessId, oom_kills_before: int | None) -> None:
+        """Tell that it has a process, see it to its end, end what it leaves, and tell how it ended."""
         await self._events.put(Spawned(launch.generation, leader))
-        stalled = await self._until_end(launch, child)
+        stalled = await self._until_end(launch, leader)
+        self.session.note_orphans()
         await self.session.clear()
-        code = child.poll()
-        self.session.reap(child.pid)
-        killed = None if before is None else max(0, (oom_kills() or 0) - before)
+        code = self._child.poll() if self._child is not None else None
+        self.session.reap(leader.pid)
+        killed = None if oom_kills_before is None else max(0, (oom_kills() or 0) - oom_kills_before)
         await self._events.put(stalled or Exited(launch.generation, code, self._stopping.is_set(), killed))
 
     # Before the spawn
@@ -163,6 +205,7 @@ class ServerProcess:
         """End what our own former launch left, then wait (each within a limit) for its port and its GPU memory."""
         if before := self.session.living():
             log.warning("ending what an earlier launch left", processes=named(before))
+            await self._drain_what_was_left()
         if left := await self.session.clear():
             reason = f"processes of our former launch do not end, even by SIGKILL: {named(left)}"
             return LaunchRefused(launch.generation, "stop-failed", reason, named(left))
@@ -176,6 +219,19 @@ class ServerProcess:
                 break
             await asyncio.sleep(_POLL_S)
         return None
+
+    async def _drain_what_was_left(self) -> None:
+        """Let a server that still serves, and that nobody asked to end, finish its requests."""
+        record = self.session.record
+        if record is None or record.ending or not alive(record.leader):
+            return
+        self.session.note_members()
+        ended = asyncio.ensure_future(ended_process(record.leader))
+        try:
+            await self._terminate(ended, serving=True)
+        finally:
+            ended.cancel()
+        self.session.note_orphans()
 
     def _port_is_free(self) -> bool:
         return is_free(self._launcher.host, self._launcher.port)
@@ -211,14 +267,14 @@ class ServerProcess:
     async def _spawn(self, launch: Launch) -> tuple["subprocess.Popen[bytes]", ProcessId]:
         output = open_log(self._launcher.log_dir, launch.generation, self._launcher.keep_logs)
         try:
-            record = partial(self.session.begin, launch.generation)
+            record = partial(self.session.begin, launch.generation, launch.argv)
             return await spawn(launch.argv, self._launcher.environment, output, record)
         finally:
             os.close(output)
 
-    async def _until_end(self, launch: Launch, child: "subprocess.Popen[bytes]") -> StartStalled | Hung | None:
-        """Watch a child until it has ended; return a stall or a hang if that is why we ended it."""
-        ended = asyncio.ensure_future(_ended(child.pid))
+    async def _until_end(self, launch: Launch, leader: ProcessId) -> StartStalled | Hung | None:
+        """Watch a server until it has ended; return a stall or a hang if that is why we ended it."""
+        ended = asyncio.ensure_future(ended_process(leader))
         stopping = asyncio.ensure_future(self._stopping.wait())
         hanging = asyncio.ensure_future(self._hanging.wait())
         start = asyncio.ensure_future(self._start(launch))
@@ -268,6 +324,7 @@ class ServerProcess:
 
     async def _terminate(self, ended: "asyncio.Future[None]", *, serving: bool) -> None:
         """SIGTERM the leader only: engine and workers have handlers of their own that would break its drain."""
+        self.session.ending()
         if self.session.record is not None:
             signal_process(self.session.record.leader, signal.SIGTERM)
         grace_s = self._launcher.drain_timeout_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
@@ -279,6 +336,7 @@ class ServerProcess:
             await self._end_at_once(ended)
 
     async def _end_at_once(self, ended: "asyncio.Future[None]") -> None:
+        self.session.ending()
         await self.session.clear()
         await asyncio.wait({ended}, timeout=_KILLED_WAIT_S)
 
@@ -297,21 +355,3 @@ class ServerProcess:
             log.warning("the evidence of a hang cannot be written", path=str(path), reason=str(error))
         else:
             log.warning("the server hangs and is ended", generation=launch.generation, evidence=str(path))
-
-
-async def _ended(pid: int) -> None:
-    """Wait for the end of a child, and leave it to be collected: its session stays ours until then."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-    descriptor = os.pidfd_open(pid)
-    loop.add_reader(descriptor, _resolve, future)
-    try:
-        await future
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-
-
-def _resolve(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -3,16 +3,25 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from vllmd.act.server_file import ServerRecord, leftovers, read_record, write_record
+from vllmd.act.server_file import ServerRecord, completed, leftovers, options_mark, read_record, write_record
 from vllmd.model.server import ProcessId
 from vllmd.observe.gpu import process_name
-from vllmd.observe.processes import boot_id, exists, identity, own_zombies, session_members, signal_process
+from vllmd.observe.processes import (
+    boot_id,
+    cgroup_of,
+    exists,
+    identity,
+    own_zombies,
+    session_members,
+    signal_process,
+)
 from vllmd.ports import Clock
 
 _KILL_WAIT_S = 30.0  # a process in the driver may take seconds to die
@@ -23,22 +32,45 @@ log = structlog.get_logger()
 class Session:
     """The session of the last launch. What cannot be written to disk is still known in memory, and tried again."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, log_dir: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
         self._saved = True
-        self.record: ServerRecord | None = read_record(path)
+        self.record: ServerRecord | None = completed(read_record(path), log_dir)
 
     @property
     def members(self) -> tuple[ProcessId, ...]:
         """The processes that were seen in the session."""
         return self.record.members if self.record else ()
 
-    def begin(self, generation: int, pid: int) -> ProcessId:
+    def begin(self, generation: int, argv: Sequence[str], pid: int) -> ProcessId:
         """Record the leader of a new launch; return its identity."""
         leader = identity(pid) or ProcessId(pid, 0)
-        self._remember(ServerRecord(boot_id(), generation, leader, (leader,)))
+        self._remember(
+            ServerRecord(boot_id(), generation, leader, (leader,), cgroup_of(pid) or "", options_mark(argv[1:]))
+        )
         return leader
+
+    def ending(self) -> None:
+        """Record that the end of the server is asked for: a vllmd that comes after shall not take it over."""
+        if self.record is not None and not self.record.ending:
+            self._remember(replace(self.record, ending=True))
+
+    def leave(self) -> bool:
+        """Record that the server is to outlive this vllmd; return whether one lives that can."""
+        if self.record is None or self.record.ending or not self.living():
+            return False
+        self._remember(replace(self.record, left=True))
+        return True
+
+    def taken_over(self) -> None:
+        """Record that a server that was left is cared for again."""
+        if self.record is not None and self.record.left:
+            self._remember(replace(self.record, left=False))
+
+    def disown(self) -> None:
+        """Take what is on record for another's: it is not touched."""
+        self.record = None
 
     def note_members(self) -> None:
         """Record who is in the session now: they prove it to be ours once the leader is gone."""
@@ -47,7 +79,16 @@ class Session:
             return
         members = session_members(record.leader.pid) if exists(record.leader) else record.members
         if set(members) != set(record.members) or not self._saved:
-            self._remember(ServerRecord(record.boot_id, record.generation, record.leader, members))
+            self._remember(replace(record, members=members))
+
+    def note_orphans(self) -> None:
+        """Record who is left in the session of a leader whose end was just seen, also if it was collected at once.
+
+        The kernel gives the number of a session to no other while a process is in it.
+        """
+        record = self.record
+        if record is not None and identity(record.leader.pid) is None:
+            self._remember(replace(record, members=(*record.members, *session_members(record.leader.pid))))
 
     def is_ours(self, pid: int) -> bool:
         """Return whether a pid was seen in the session."""
@@ -60,8 +101,9 @@ class Session:
     async def clear(self) -> tuple[ProcessId, ...]:
         """SIGKILL whatever lives, leader or orphans; return what outlives that.
 
-        Called before a dead leader is collected: until then the kernel gives its number to no other session.
+        Called before a dead leader of our own is collected: until then the kernel gives its number to no other session.
         """
+        self.note_members()
         deadline = self._clock.monotonic_s() + _KILL_WAIT_S
         while left := self.living():
             for process in left:

@@ -1,7 +1,7 @@
 """From settings to a daemon that is ready to run: reads the installation, checks the command, takes the lock."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from vllmd.cli.command_findings import command_findings
 from vllmd.cli.places import Caller, places
 from vllmd.config import read_env_file
 from vllmd.config.profiles import profile_of
-from vllmd.daemon import Daemon, Place, become_subreaper, lock_instance
+from vllmd.daemon import Configuration, Daemon, Place, become_subreaper, lock_instance
 from vllmd.errors import CommandError, ConfigError, Severity
 from vllmd.model.argv import parse_command
 from vllmd.model.flags import Flags
@@ -36,41 +36,45 @@ _PORT = 8000  # vLLM's default (entrypoints/openai/cli_args.py)
 
 
 @contextmanager
-def build(settings: Settings, environ: Mapping[str, str]) -> Iterator[Daemon]:
-    """Yield the daemon of an instance, holding its lock.
+def build(settings: Settings, environ: Mapping[str, str], load: Callable[[], Settings]) -> Iterator[Daemon]:
+    """Yield the daemon of an instance, holding its lock. `load` reads its settings anew, as the daemon is told to.
 
     ConfigError when the command is not vLLM's own or holds options that it does not know, or when the policies' profile
     cannot be used; InstanceBusyError when another vllmd runs the instance.
     """
-    profile = profile_of(settings)
+    profile_of(settings)  # before anything is locked or made
     place = places(
         settings.name, Caller(os.geteuid(), environ), state_dir=settings.state_dir, control=settings.listen.control
     )
     lock = lock_instance(place.state)
     try:
         become_subreaper()
-        environment = child_environment(
-            environ, read_env_file(Path(settings.engine.env_file)) if settings.engine.env_file else {}
-        )
-        instance = replace(build_instance(settings, environment, place.state), thresholds=profile.thresholds)
-        configure(settings.log.format, instance.masker)
-        host, port = listening_address(instance.command.flags)
-        launcher = Launcher(
-            state_dir=place.state,
-            environment=environment,
-            host=host,
-            port=port,
-            start_timeout_s=settings.engine.start_timeout_s,
-            drain_timeout_s=settings.engine.drain_timeout_s,
-            keep_logs=settings.log.engine_keep,
-            mask=instance.masker.mask,
-        )
+        first = configuration_of(settings, environ, place.state)
+        configure(settings.log.format, first.instance.masker)
         where = Place(place.state, place.control, place.status_file)
-        yield Daemon(
-            instance, where, launcher, profile.policies, lambda known: refreshed(known, environment, place.state)
-        )
+        yield Daemon(first, where, lambda: configuration_of(load(), environ, place.state))
     finally:
         os.close(lock)
+
+
+def configuration_of(settings: Settings, environ: Mapping[str, str], state_dir: Path) -> Configuration:
+    """Return what settings come to on this host. ConfigError as for `build`."""
+    profile = profile_of(settings)
+    engine = settings.engine
+    environment = child_environment(environ, read_env_file(Path(engine.env_file)) if engine.env_file else {})
+    instance = replace(build_instance(settings, environment, state_dir), thresholds=profile.thresholds)
+    host, port = listening_address(instance.command.flags)
+    launcher = Launcher(
+        state_dir=state_dir,
+        environment=environment,
+        host=host,
+        port=port,
+        start_timeout_s=engine.start_timeout_s,
+        drain_timeout_s=engine.drain_timeout_s,
+        keep_logs=settings.log.engine_keep,
+        mask=instance.masker.mask,
+    )
+    return Configuration(instance, launcher, profile.policies, lambda known: refreshed(known, environment, state_dir))
 
 
 def build_instance(settings: Settings, environment: Mapping[str, str], state_dir: Path) -> Instance:

@@ -17,6 +17,7 @@ _COMMANDS = (
     "resume",
     "restart",
     "forget",
+    "reap",
     "diagnose",
     "install-service",
 )
@@ -30,6 +31,7 @@ _HELP = {
     "resume": "End a pause.",
     "restart": "Restart an instance's server, drained.",
     "forget": "Forget what was tried before.",
+    "reap": "End the server that a vllmd left.",
     "diagnose": "Say what failed in a log of vLLM, and what helps.",
     "install-service": "Write the systemd unit and its companions.",
 }

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
@@ -33,8 +33,7 @@ def run(command: tuple[str, ...], name: str, config: Path | None, state_dir: str
     if state_dir is not None:
         overrides["state.dir"] = str(Path(state_dir).absolute())
     try:
-        settings = _settings(name, config, overrides)
-        sys.exit(_serve(settings))
+        sys.exit(_serve(lambda: _settings(name, config, overrides)))
     except ConfigError as error:
         print(render(error.findings), file=sys.stderr)
         sys.exit(Exit.CONFIG)
@@ -55,10 +54,11 @@ def _settings(name: str, config: Path | None, overrides: Mapping[str, object]) -
     return settings
 
 
-def _serve(settings: Settings) -> int:
+def _serve(load: Callable[[], Settings]) -> int:
     """Run the daemon. Its imports are paid here, not by every command."""
+    settings = load()
     from vllmd.cli.building import build  # noqa: PLC0415 - 300 ms that `vllmd --help` need not pay
 
-    with build(settings, os.environ) as daemon:
+    with build(settings, os.environ, load) as daemon:
         asyncio.run(daemon.run())
     return Exit.OK

@@ -58,6 +58,10 @@ class Flags(Mapping[str, FlagValue]):
         value = self.get(name)
         return parse_number(value) if isinstance(value, str) else None
 
+    def rebased(self, old: "Flags", new: "Flags") -> "Flags":
+        """Return what these flags, which were moved from an old baseline, are over a new one."""
+        return new.changed({name: value for name, (_, value) in self.differences(old).items()})
+
     def differences(self, baseline: "Flags") -> dict[str, tuple[FlagValue | None, FlagValue | None]]:
         """Return {name: (baseline value, value here)} for every option that differs."""
         names = dict.fromkeys((*baseline, *self))

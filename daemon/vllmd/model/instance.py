@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 
 from vllmd.model.argv import Command
 from vllmd.model.flags import SHUTDOWN_TIMEOUT, Flags
-from vllmd.model.masking import Masker
+from vllmd.model.masking import MASK, Masker
 from vllmd.model.options import Catalogue
+from vllmd.model.server import Launch
 from vllmd.model.settings import Settings
 from vllmd.model.thresholds import Thresholds
 
@@ -39,6 +40,11 @@ class Instance:
         if SHUTDOWN_TIMEOUT in flags or not self.catalogue.knows(SHUTDOWN_TIMEOUT):
             return flags
         return flags.changed({SHUTDOWN_TIMEOUT: str(round(self.settings.engine.drain_timeout_s))})
+
+    def as_launched(self, launch: Launch) -> "Instance":
+        """Return the instance with the command that an earlier launch had, whatever the configuration asks for now."""
+        model = launch.model if launch.model and MASK not in launch.model else self.command.model
+        return replace(self, command=replace(self.command, flags=launch.baseline, model=model))
 
     def argv(self, flags: Flags) -> tuple[str, ...]:
         """Return the command line of a launch with these flags."""

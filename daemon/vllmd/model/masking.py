@@ -39,9 +39,8 @@ class Masker:
     """Replaces secrets in text: the ones it knows, in whatever way they were written, and what looks like one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = {form for secret in secrets for form in _forms(secret) if len(form) >= SHORTEST_KNOWN}
-        longest_first = sorted(forms, key=lambda form: (-len(form), form))
-        self._known = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+        self._forms = {form for secret in secrets for form in _forms(secret) if len(form) >= SHORTEST_KNOWN}
+        self._known = _any_of(self._forms)
 
     @classmethod
     def from_launch(cls, argv: Sequence[str], environ: Mapping[str, str]) -> "Masker":
@@ -50,6 +49,11 @@ class Masker:
         for name, value in environ.items():
             found += [value] if is_secret_variable(name, value) else _secrets_in(value)[1]
         return cls(found)
+
+    def learn(self, other: "Masker") -> None:
+        """Know the secrets of another masker, too: those of a new configuration beside those of the running server."""
+        self._forms |= other._forms  # noqa: SLF001 - of its own class
+        self._known = _any_of(self._forms)
 
     def mask(self, text: str) -> str:
         """Return the text with every secret replaced. Masking twice changes nothing more."""
@@ -77,6 +81,12 @@ class Masker:
 def _named(found: re.Match[str], *, is_secret: bool) -> str:
     """Return `name=value` with its value masked if the name is one of a secret."""
     return f"{found[1]}{found[2]}{MASK}" if is_secret else found[0]
+
+
+def _any_of(forms: set[str]) -> re.Pattern[str] | None:
+    """Return what finds any of these texts, the longest first; None for no text."""
+    longest_first = sorted(forms, key=lambda form: (-len(form), form))
+    return re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
 
 def _forms(secret: str) -> Iterator[str]:

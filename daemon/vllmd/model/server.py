@@ -45,6 +45,7 @@ class Launch:
     """One run of the server. `generation` numbers the launches of an instance from 1.
 
     `baseline` are the operator's flags at that time, `fingerprint` what the launch's fate depends on besides its flags.
+    `model` and `vllm` (its version) are what was launched, None where unknown.
     """
 
     generation: int
@@ -55,6 +56,19 @@ class Launch:
     leader: ProcessId | None = None  # None: not spawned
     baseline: Flags = field(default_factory=Flags)
     fingerprint: str = ""
+    model: str | None = None
+    vllm: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an earlier vllmd left: `generation` if its server can be taken over, else `problem` says why it cannot.
+
+    Both None: no process of it lives.
+    """
+
+    generation: int | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

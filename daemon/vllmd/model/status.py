@@ -114,3 +114,4 @@ class Status:
     host: str = ""
     pause: Pause | None = None
     memory: MemoryBudget | None = None  # of the living launch
+    pending: tuple[str, ...] = ()  # what the next launch will have otherwise than the server that runs

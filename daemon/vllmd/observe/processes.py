@@ -42,10 +42,33 @@ def exists(process: ProcessId) -> bool:
     return identity(process.pid) == process
 
 
+def command_of(pid: int) -> tuple[str, ...] | None:
+    """Return the words of a process's command line as it shows them now (it may rename itself); None if unreadable."""
+    try:
+        data = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return None
+    return tuple(os.fsdecode(word) for word in data.removesuffix(b"\0").split(b"\0"))
+
+
+def cgroup_of(pid: int) -> str | None:
+    """Return a process's control groups as the kernel lists them, on one line; None if unreadable."""
+    try:
+        return " ".join((_PROC / str(pid) / "cgroup").read_text(errors="replace").split("\n")).strip()
+    except OSError:
+        return None
+
+
 def own_zombies() -> tuple[int, ...]:
     """Return the children of this process that have ended and were not collected yet."""
     pids = [int(pid) for task in (_PROC / "self/task").iterdir() for pid in (task / "children").read_text().split()]
     return tuple(pid for pid in pids if (fields := _stat(pid)) is not None and fields[0] == "Z")
+
+
+def output_of(pid: int) -> Path | None:
+    """Return the file that is a process's standard output; None if it is none, or must not be seen."""
+    path = Path(_link(str(_PROC / str(pid) / "fd/1")))
+    return path if path.is_absolute() else None
 
 
 def session_members(session: int) -> tuple[ProcessId, ...]:

@@ -32,6 +32,8 @@ class View:
     errors: int
     failure_log: str | None
     pause: Pause | None = None
+    pending: tuple[str, ...] = ()
+    reload_problem: str | None = None
 
 
 def compose(instance: Instance, view: View, journal: Journal) -> Status:
@@ -50,7 +52,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         pid=life.launch.leader.pid if life.launch and life.launch.leader and life.state in ALIVE else None,
         url=instance.url,
         model=mask.mask(instance.command.model) if instance.command.model else None,
-        vllm_version=instance.catalogue.version,
+        vllm_version=_running_version(instance, life),
         simulated=instance.simulated,
         assessment=view.assessment,
         gpus=snapshot.gpus if snapshot else None,
@@ -72,11 +74,18 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         launches=dict(journal.launches),
         outage_s=dict(journal.outage_s),
         errors=view.errors,
-        problem=journal.problem,
+        problem="; ".join(filter(None, (journal.problem, view.reload_problem))) or None,
         host=socket.gethostname(),
         pause=view.pause,
+        pending=view.pending,
         memory=budget_of(view.start, snapshot, life.launch) if life.state in ALIVE else None,
     )
+
+
+def _running_version(instance: Instance, life: Life) -> str | None:
+    """Return the version of the server that runs, which may have been launched before vLLM was upgraded."""
+    launched = life.launch.vllm if life.launch and life.state in ALIVE else None
+    return launched or instance.catalogue.version
 
 
 def _flags(instance: Instance, flags: Flags, journal: Journal) -> tuple[FlagStatus, ...]:

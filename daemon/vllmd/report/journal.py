@@ -64,16 +64,29 @@ class Journal:
             argv=self._masker.mask_argv(launch.argv),
             flags=self.masked(launch.flags),
             baseline=self.masked(launch.baseline),
+            model=self._masker.mask(launch.model) if launch.model else None,
         )
         self._ledger.record(masked, launch.started_at_s)
         self._log.info("launch", generation=launch.generation, cause=cause, argv=" ".join(masked.argv))
 
-    def serving(self, launch: Launch, cause: str, outage_s: float, start_s: float) -> None:
-        """Record that a launch serves, the outage that it ends, and how long its start took."""
-        self.outage_s[cause] = self.outage_s.get(cause, 0.0) + outage_s
-        self._log.info(
-            "serving", generation=launch.generation, outage_s=round(outage_s, 2), start_s=round(start_s, 2), cause=cause
-        )
+    def adopted(self, launch: Launch, installed: str | None, pending: Sequence[str]) -> None:
+        """Log that a server of an earlier vllmd is gone on with, and what its next launch will have otherwise."""
+        told = {"vllm": launch.vllm, "installed": installed, "pending": ", ".join(pending) or None}
+        self._log.info("adopted", generation=launch.generation, **told)
+
+    def not_adopted(self, problem: str) -> None:
+        """Log why what an earlier vllmd left is ended and not gone on with."""
+        self._log.warning("the server that was left is not taken over", reason=problem)
+
+    def serving(self, launch: Launch, cause: str, outage_s: float | None, start_s: float | None) -> None:
+        """Record that a launch serves, the outage that it ends, and how long its start took; None is unknown."""
+        self.outage_s[cause] = self.outage_s.get(cause, 0.0) + (outage_s or 0.0)
+        times = {
+            name: round(seconds, 2)
+            for name, seconds in (("outage_s", outage_s), ("start_s", start_s))
+            if seconds is not None
+        }
+        self._log.info("serving", generation=launch.generation, **times, cause=cause)
 
     def stopping(self, running: float | None, drain_s: float, *, hurried: bool) -> None:
         """Log that the server is stopped for good, and what it still has to do."""
@@ -164,6 +177,17 @@ class Journal:
     def tried(self, fingerprint: str) -> Sequence[Tried]:
         """Return the launches with this fingerprint, by earlier daemons too, newest first."""
         return self._ledger.tried(fingerprint)
+
+    def launch_of(self, generation: int) -> Launch | None:
+        """Return a launch, also by an earlier daemon, as the ledger holds it."""
+        return self._ledger.launch_of(generation)
+
+    def unfinished(self, flags: Flags) -> DecisionRecord | None:
+        """Return the last change with its outcome, if it led to these flags and its effect was never told."""
+        record = next((r for r in reversed(self._records) if r.change.action not in _NOT_MOVING), None)
+        if record is None or record.verification is not None or record.change.flags_after != self.masked(flags):
+            return None
+        return record
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""

@@ -103,6 +103,11 @@ class SqliteLedger:
             if (launch := _decoded(payload, Launch)) is not None
         ]
 
+    def launch_of(self, generation: int) -> Launch | None:
+        """Return a launch, secrets masked; None if it is not known."""
+        query = "SELECT payload FROM launches WHERE generation = ? ORDER BY seq DESC LIMIT 1"
+        return next(iter(_all_decoded((payload for (payload,) in self._rows(query, generation)), Launch)), None)
+
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""
         query = "SELECT kind, payload FROM orders WHERE kind IN ('Pause', 'Resume') ORDER BY seq DESC LIMIT 1"

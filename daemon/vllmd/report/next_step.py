@@ -1,13 +1,13 @@
 """What to type next, from an instance's status. Only commands that exist."""
 
-from vllmd.report.reading import Fields, number, part, parts, text
+from vllmd.report.reading import Fields, number, part, parts, text, texts
 
 
 def next_steps(instance: Fields, name: str, *, live: bool, denied: bool = False) -> tuple[str, ...]:
     """Return one or two lines, each with a command; `live` says whether the daemon answered.
 
-    In this order: no permission, a dead daemon, a pause, a server that is held, one that is on its way, an advice, all
-    well.
+    In this order: no permission, a dead daemon, a pause, a server that is held, one that is on its way, one that is
+    not what is configured, an advice, all well.
     """
     if denied:
         return (f"`sudo vllmd status {name}`, or join the group of the control socket",)
@@ -39,6 +39,8 @@ def _serving(instance: Fields, name: str) -> tuple[str, ...]:
     changed = [text(change, "id") for change in parts(instance, "decisions")]
     reasons = f"`vllmd explain {changed[-1]} {name}` for the reasoning, " if changed else ""
     everything = f"{reasons}`vllmd history {name}` for all changes"
+    if texts(instance, "pending"):
+        return (f"`vllmd restart {name}` for a launch with what is configured and installed now", everything)
     if last.get("action") == "advise":
         domain = text(last, "domain", "latency")
         return (f'set mode.{domain} = "active" and start vllmd again to let it act on {text(last, "id")}', everything)

@@ -39,6 +39,10 @@ class SdNotifier:
         """Say that the daemon is up."""
         self._send("READY=1")
 
+    def reloading(self, now_us: int) -> None:
+        """Say that the configuration is being read again, until the next `ready`; `now_us` by the monotonic clock."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}")
+
     def status(self, text: str) -> None:
         """Say in one line what goes on. Escaped: a line break would begin another assignment."""
         self._send(f"STATUS={plain(text, _STATUS_LIMIT)}")

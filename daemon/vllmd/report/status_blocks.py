@@ -65,6 +65,9 @@ def _load(instance: Fields) -> list[Row]:
     problem = text(instance, "problem", "")
     if problem:
         rows += labelled("Problem", problem, Style.WARN)
+    pending = texts(instance, "pending")
+    if pending:
+        rows += labelled("Next launch", f"will have otherwise: {', '.join(map(plain, pending))}", Style.WARN)
     missing = texts(data, "missing_metrics")
     if missing:
         rows += labelled("Metrics", f"vLLM no longer exports: {', '.join(missing)}", Style.WARN)

@@ -69,6 +69,7 @@ def _instance(status: Status) -> Document:
         "message": status.message,
         "paused": None if status.pause is None else pause_document(status.pause),
         "problem": status.problem,
+        "pending": list(status.pending),
         "generation": status.generation,
         "pid": status.pid,
         "since": rfc3339(status.since_s),

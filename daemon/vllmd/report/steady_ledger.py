@@ -7,6 +7,7 @@ import structlog
 
 from vllmd.model.decision import Change
 from vllmd.model.orders import Pause
+from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Tried
 from vllmd.ports import Entry
@@ -78,6 +79,10 @@ class SteadyLedger:
     def tried(self, fingerprint: str) -> Sequence[Tried]:
         """Return the launches with this fingerprint, newest first; none while the ledger cannot be read."""
         return self._read(lambda: self._ledger.tried(fingerprint), ())
+
+    def launch_of(self, generation: int) -> Launch | None:
+        """Return a launch; none while the ledger cannot be read."""
+        return self._read(lambda: self._ledger.launch_of(generation), None)
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; none while the ledger cannot be read."""

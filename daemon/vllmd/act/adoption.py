@@ -1,0 +1,50 @@
+"""What an earlier vllmd left: a server that can be taken over, one that cannot, or another's process.
+
+no process of the record lives ─▶ nothing
+pid, start time and boot are the record's, and so are control group and options ─▶ taken over
+control group or options are not ─▶ another's: it is not taken over, and not touched
+its main process is dead, or its end was asked for ─▶ ours, and ended before the next launch
+"""
+
+from vllmd.act.server_file import ServerRecord, leftovers, options_mark
+from vllmd.errors import VllmdError
+from vllmd.model.server import Left
+from vllmd.observe.processes import alive, cgroup_of, command_of
+
+
+class ForeignError(VllmdError):
+    """The process on record is another's by now."""
+
+
+def what_was_left(record: ServerRecord | None) -> Left:
+    """Return what lives of a recorded launch. ForeignError, in words, if its leader is not what was launched."""
+    if record is None or not leftovers(record):
+        return Left()
+    if not alive(record.leader):
+        return Left(problem="its main process has ended, and others of it live on")
+    _prove(record)
+    if record.ending:
+        return Left(problem="its end had been asked for")
+    return Left(record.generation)
+
+
+def _prove(record: ServerRecord) -> None:
+    """Check that the leader is where it was launched, and runs what was launched."""
+    pid = record.leader.pid
+    cgroup, command = cgroup_of(pid), command_of(pid)
+    if record.cgroup and cgroup is not None and cgroup != record.cgroup:
+        raise ForeignError(f"pid {pid} is in the control group {cgroup}, and was launched in {record.cgroup}")
+    if record.options and command and not _is_marked(command, record.options):
+        raise ForeignError(f"pid {pid} does not run the command that was launched")
+
+
+def _is_marked(command: tuple[str, ...], mark: str) -> bool:
+    """Whether a process shows the options of a mark, behind its program, or a title of vLLM's own.
+
+    The program may have been found on PATH, or be a script behind its interpreter. vLLM's processes name
+    themselves `VLLM::…` (utils/system_utils.py).
+    """
+    if command[0].startswith("VLLM::"):
+        return True
+    count = int(mark.partition(":")[0])
+    return count < len(command) and options_mark(command[len(command) - count :]) == mark

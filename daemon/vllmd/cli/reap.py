@@ -1,0 +1,43 @@
+"""`vllmd reap`: end the server that a vllmd left, where none comes back to take it over."""
+
+import sys
+
+import click
+
+from vllmd.cli.exits import Exit
+from vllmd.cli.ordering import fail, instance_options, the_place
+from vllmd.cli.where import Asked
+from vllmd.errors import InstanceBusyError, VllmdError
+
+# $SERVICE_RESULT (systemd.exec(5)) after which systemd starts no other vllmd by itself.
+_FINAL = frozenset({"success", "timeout"})
+
+
+@click.command("reap")
+@instance_options
+@click.option(
+    "--grace", "grace_s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Seconds before SIGKILL."
+)
+@click.option("--result", metavar="RESULT", help="How the service ended ($SERVICE_RESULT): act on a real stop only.")
+def reap(asked: Asked, *, grace_s: float, result: str | None) -> None:
+    """End the server that a vllmd of this instance left, and only that: SIGTERM, then SIGKILL.
+
+    Exit code 0: nothing of it lives. 1: vllmd runs, or a process cannot be ended.
+    """
+    from vllmd.cli.reaping import reap_instance  # noqa: PLC0415 - what acts on processes is not light to import
+
+    if result is not None and result not in _FINAL:
+        print(f"vllmd: the service ended by {result}: the server is left to the next vllmd")
+        return
+    if result == "timeout":
+        grace_s = 0.0  # it was given its time
+    place = the_place(asked)
+    try:
+        told, left = reap_instance(place.state, grace_s, keep_left=result is not None)
+    except InstanceBusyError as error:
+        fail(str(error), f"systemctl stop vllmd@{place.name}", Exit.FAILURE)
+    except VllmdError as error:
+        fail(str(error), f"vllmd status {place.name}", Exit.FAILURE)
+    print(f"{place.name}: {told}")
+    if left:
+        sys.exit(Exit.FAILURE)
