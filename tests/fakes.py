@@ -112,6 +112,10 @@ class MemoryLedger:
         """Return the changes since a time."""
         return [e for t, e in self.entries if isinstance(e, Change) and t >= since_s]
 
+    def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
+        """Return the failures since a time."""
+        return [(t, e) for t, e in self.entries if isinstance(e, Failure) and t >= since_s]
+
     def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
         """Return the last changes with what became of them."""
         outcomes = {e.change.id: e for _, e in self.entries if isinstance(e, Outcome)}

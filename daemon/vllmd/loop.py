@@ -95,7 +95,8 @@ class Loop:
         if snapshot is not None:
             self._snapshot = snapshot
             self.supervisor.note(snapshot)
-        self._past.recall(self._journal, self.supervisor.fingerprint, self._instance.baseline, self._now_s)
+        since_s = self._now_s - self._instance.settings.budget.breaker_window_s
+        self._past.recall(self._journal, self.supervisor.fingerprint, self._instance.baseline, self._now_s, since_s)
         if self.supervisor.take_over():
             self._trials.lost()
         else:

@@ -36,9 +36,10 @@ class Past:
     fingerprint: str | None = None  # that the bans are of
     failure_log: str | None = None  # of the launch that failed last, None if it had no process
 
-    def recall(self, journal: Journal, fingerprint: str, baseline: Flags, now_s: float) -> None:
+    def recall(self, journal: Journal, fingerprint: str, baseline: Flags, now_s: float, crashes_since_s: float) -> None:
         """Take in what the ledger keeps for this fingerprint; flags get the secrets of the baseline back."""
         self.voluntary_s.extend(journal.voluntary_since(now_s - _DAY_S))
+        self.crashes.extend(journal.crashes_since(crashes_since_s))
         self.harmful.update(journal.harmful())
         self.settle(journal, fingerprint, baseline)
 

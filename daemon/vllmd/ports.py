@@ -87,6 +87,9 @@ class Ledger(Protocol):
     def changes(self, since_s: float) -> Sequence[Change]:
         """Return the changes since a time, oldest first."""
 
+    def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
+        """Return the failures since a time, each after its unix time, oldest first."""
+
     def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
         """Return the last changes with what became of them, oldest first."""
 

@@ -17,7 +17,7 @@ _LIMIT_S = 420.0
 _COPY_BYTES = 200_000
 # Full steps of 8192 tokens: their activations are what finds no room.
 LONG_PROMPTS = (Clients(8, prompt_tokens=8000, output_tokens=8),)
-_VLLMD = (sys.executable, "-m", "vllmd.cli.main")
+VLLMD = (sys.executable, "-m", "vllmd.cli.main")
 
 
 def main(out: str, models: str, *wanted: str) -> int:
@@ -44,7 +44,7 @@ def run(scenario: Scenario, out: Path, models: str, number: int) -> dict[str, An
         early = 0.0 if scenario.hog_comes_late else scenario.hog_gib
         neighbour = stack.enter_context(hog(early))
         daemon = stack.enter_context(
-            running(place, serve(models, scenario, free_port()), scenario.settings, vllmd=_VLLMD)
+            running(place, serve(models, scenario, free_port()), scenario.settings, vllmd=VLLMD)
         )
         if scenario.hog_comes_late:
             url = daemon.wait_serving(1, _LIMIT_S)["url"]
@@ -92,7 +92,7 @@ def summary(scenario: Scenario, instance: Instance, took_s: float, place: Path) 
     }
 
 
-def keep_logs(daemon: VllmdProcess, place: Path, out: Path, number: int) -> None:
+def keep_logs(daemon: VllmdProcess, place: Path, out: Path, number: int | str) -> None:
     """Copy vllmd's log and the ends of the server's into one file."""
     logs = [daemon.log_path, *sorted((place / "state" / "default" / "logs").iterdir())]
     text = "".join(f"--- {log.name}\n{log.read_bytes()[-_COPY_BYTES:].decode(errors='replace')}\n" for log in logs)

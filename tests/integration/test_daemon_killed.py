@@ -253,10 +253,11 @@ def stored_in(state: Path, copy: Path) -> Stored:
         with closing(sqlite3.connect(copy / LEDGER_NAME)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             orders = connection.execute("SELECT kind, payload ->> 'reason' FROM orders ORDER BY seq").fetchall()
+            launches = connection.execute("SELECT generation FROM launches ORDER BY seq").fetchall()
         return Stored(
             tuple(change.id for change in ledger.changes(0)),
             tuple(" ".join(filter(None, row)) for row in orders),
-            tuple(launch.generation for launch in ledger.launches_since(0)),
+            tuple(generation for (generation,) in launches),
             tuple(failure.summary for _, failure in ledger.failures_since(0)),
             paused=ledger.pause() is not None,
         )

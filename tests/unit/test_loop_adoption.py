@@ -18,6 +18,7 @@ NO_TARGETS = Slo()
 def successor(first: House, *argv: str, left: Left | None = None, slo: Slo = NO_TARGETS) -> House:
     """Return the house of the daemon that comes after one that was killed, begun, over its ledger."""
     built = house(settings(slo), argv or ARGV, first.ledger)
+    built.clock.at_s = first.clock.at_s + 1
     living = first.server.living
     built.server.left_behind = left or Left(living.generation if living else None)
     built.loop.begin(Snapshot(built.clock.at_s, 0, None, None))
@@ -156,3 +157,23 @@ def test_a_recovery_that_was_starting_when_vllmd_died_is_told_as_served() -> Non
     second.ready()
     (verification,) = [e for _, e in second.ledger.entries if isinstance(e, Verification)]
     assert verification.effect is Effect.SERVING
+
+
+def test_a_crash_loop_is_held_over_the_ends_of_vllmd() -> None:
+    """What failed in the breaker's window counts, whichever daemon saw it; not what came before the operator's word."""
+    first = begun()
+    for _ in range(4):
+        first.dies(1, "nothing that says why")
+        first.tick(after_s=30)
+        first.ready()
+    second = successor(first)
+    second.ready()
+    second.dies(1, "nothing that says why")
+    assert second.state == ServerState.HELD
+    second.clock.at_s += 1
+    second.loop.restart()
+    second.ready()
+    third = successor(second)
+    third.ready()
+    third.dies(1, "nothing that says why")
+    assert third.state != ServerState.HELD

@@ -61,11 +61,6 @@ class SqliteLedger:
         rows = self._rows("SELECT payload FROM decisions WHERE at_s >= ? AND id IS NOT NULL ORDER BY seq", since_s)
         return _all_decoded((payload for (payload,) in rows), Change)
 
-    def launches_since(self, since_s: float) -> Sequence[Launch]:
-        """Return the launches since a time, oldest first."""
-        rows = self._rows("SELECT payload FROM launches WHERE at_s >= ? ORDER BY seq", since_s)
-        return _all_decoded((payload for (payload,) in rows), Launch)
-
     def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
         """Return the failures since a time, each after its time in unix seconds, oldest first."""
         rows = self._rows("SELECT at_s, payload FROM failures WHERE at_s >= ? ORDER BY seq", since_s)

@@ -6,6 +6,7 @@ from typing import TypeVar
 import structlog
 
 from vllmd.model.decision import Change
+from vllmd.model.failure import Failure
 from vllmd.model.orders import Pause
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
@@ -67,6 +68,10 @@ class SteadyLedger:
     def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
         """Return the last changes with what became of them; none while the ledger cannot be read."""
         return self._read(lambda: self._ledger.recent(limit), ())
+
+    def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
+        """Return the failures since a time, oldest first; none while the ledger cannot be read."""
+        return self._read(lambda: self._ledger.failures_since(since_s), ())
 
     def moves(self) -> Sequence[Change]:
         """Return the changes that may have moved flags, oldest first; none while the ledger cannot be read."""
