@@ -193,14 +193,14 @@ class Traffic:
         self, clock: FakeClock, share_slow: float, gaps_per_s: float = 20.0, prompt_per_s: float = 500.0
     ) -> None:
         self._clock = clock
-        self._began_s = clock.now_s()
+        self._began_s = clock.monotonic_s()
         self._share_slow = share_slow
         self._gaps_per_s = gaps_per_s
         self._prompt_per_s = prompt_per_s
 
     def read(self, generation: int) -> Snapshot:
         """Return the reading of this moment."""
-        age_s = self._clock.now_s() - self._began_s
+        age_s = self._clock.monotonic_s() - self._began_s
         gaps = age_s * self._gaps_per_s
         itl = {0.025: gaps * (1 - self._share_slow), 0.2: gaps * self._share_slow}
         return reading(self._clock.now_s(), generation, itl, age_s * self._prompt_per_s, age_s)

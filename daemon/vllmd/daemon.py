@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,7 @@ class Daemon:
             before_s, offset_s = offset_s, self._clock.now_s() - self._clock.monotonic_s()
             if abs(offset_s - before_s) > _CLOCK_JUMP_S:
                 log.warning("the clock was set", by_s=round(offset_s - before_s, 1))
+                self._work.put_nowait(partial(self._loop.clock_was_set, offset_s - before_s))
                 for job in scheduler.get_jobs():
                     job.reschedule("interval", seconds=job.trigger.interval.total_seconds())
 

@@ -319,6 +319,12 @@ class Loop:
         self._past.forget()
         self.tell()
 
+    def clock_was_set(self, by_s: float) -> None:
+        """Judge nothing across a moment at which somebody set the clock, by so many seconds."""
+        self._window = Window(self._window.span_s)
+        self._past.clock_was_set(by_s)
+        self._trials.clock_was_set(by_s)
+
     # What the stages are told
 
     @property

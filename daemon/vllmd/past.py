@@ -73,6 +73,16 @@ class Past:
         if failure.kind in _POOL_TOO_SMALL and "available_bytes" in failure.numbers:
             self.too_low = flags.number(UTILIZATION) or failure.numbers.get("utilization")
 
+    def clock_was_set(self, by_s: float) -> None:
+        """Keep what was remembered as long ago as it is, though somebody set the clock."""
+        for times in (self.voluntary_s, self.hangs_s):
+            moved = [at_s + by_s for at_s in times]
+            times.clear()
+            times.extend(moved)
+        crashes = [(at_s + by_s, kind) for at_s, kind in self.crashes]
+        self.crashes.clear()
+        self.crashes.extend(crashes)
+
     def calmed(self) -> None:
         """Forget that launches failed in a row: a good run, or the operator's word, begins anew."""
         self.in_a_row = 0

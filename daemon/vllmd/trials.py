@@ -68,6 +68,12 @@ class Trials:
         if self._trial is not None:
             self._trial = replace(self._trial, serving_since_s=_NEVER_S)
 
+    def clock_was_set(self, by_s: float) -> None:
+        """Let a soak begin anew, since spans across that moment mean nothing; a freeze lasts as long as it was to."""
+        self._frozen_until_s += by_s
+        if self._trial is not None and self._trial.serving_since_s != _NEVER_S:
+            self._trial = replace(self._trial, serving_since_s=self._clock.now_s())
+
     def lost(self) -> None:
         """Take note that the change in force was not verified, for vllmd ended while the server served on."""
         record = self._journal.unfinished(self._supervisor.flags)

@@ -40,9 +40,9 @@ def begun(latency: Mode = Mode.ACTIVE, budget: Budget | None = None) -> House:
     return built
 
 
-def serve(built: House, share_slow: float, seconds: float) -> None:
-    """Serve a steady load for a while, reading every 5 s."""
-    traffic = Traffic(built.clock, share_slow)
+def serve(built: House, share_slow: float, seconds: float, traffic: Traffic | None = None) -> None:
+    """Serve a steady load for a while, reading every 5 s; `traffic` goes on with one."""
+    traffic = traffic or Traffic(built.clock, share_slow)
     for _ in range(int(seconds / 5)):
         if built.state != ServerState.SERVING:
             return
