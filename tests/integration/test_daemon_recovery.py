@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
 from e2e.vllmd_process import VLLMD, VllmdProcess, free_port, running
 from simulated import host, serve
@@ -159,14 +158,6 @@ def test_two_daemons_on_one_instance_are_refused(tmp_path: Path) -> None:
         assert second.returncode == 1
         assert "another vllmd already runs" in second.stderr
         assert daemon.status()["pid"] == pid
-
-
-@pytest.mark.parametrize("start_s", [0.0, 5.0])
-def test_a_stop_in_any_state_leaves_nothing(tmp_path: Path, start_s: float) -> None:
-    """SIGTERM right away, in the middle of a start: vllmd ends with code 0 and no process is left."""
-    with running(tmp_path, serve(free_port()), environ=host(start_s=start_s)) as daemon:
-        daemon.wait(lambda i: i["state"] in {"starting", "serving"}, "launched", LIMIT_S)
-    assert daemon.process.returncode == 0
 
 
 def test_a_restart_that_is_asked_for_drains_and_serves_again(tmp_path: Path) -> None:
