@@ -49,7 +49,7 @@ def inflict_all(argv: Sequence[str], model: str, place: Path, out: Path, environ
     with running(place, argv, _SETTINGS, environ, VLLMD) as first:
         url = first.wait_serving(1, _START_LIMIT_S)["url"]
         with traffic(url, model, _LOAD) as seen, gpu_memory() as used:
-            trial = Trial(out / "faults.json", seen, used)
+            trial = Trial(place, out, seen, used)
             trial.inflict("vllmd killed by SIGKILL", first, lambda: end(first), lambda: None)
             with running(place, argv, _SETTINGS, environ, VLLMD) as second:
                 trial.recovered(second, 1)
@@ -59,14 +59,14 @@ def inflict_all(argv: Sequence[str], model: str, place: Path, out: Path, environ
                 kill = partial(os.kill, pid, signal.SIGKILL)  # which leaves its engine
                 trial.inflict("API server killed by SIGKILL", second, kill, lambda: lost(second))
                 trial.recovered(second, 3)
-                keep_logs(second, place, out, "faults")
 
 
 class Trial:
     """One fault after the other, and what each cost."""
 
-    def __init__(self, file: Path, seen: Observed, used: list[int]) -> None:
-        self._file = file
+    def __init__(self, place: Path, out: Path, seen: Observed, used: list[int]) -> None:
+        self._place = place
+        self._out = out
         self._seen = seen
         self._used = used
         self._rows: list[dict[str, Any]] = []
@@ -97,7 +97,8 @@ class Trial:
         row["used_least_gib"] = self._gib([min(self._used[self._samples :], default=0)])
         row["used_after_gib"] = self._gib(self._used[-1:])
         row["log_sha256"] = hashlib.sha256(Path(instance["log"]).read_bytes()).hexdigest()
-        self._file.write_text(json.dumps(self._rows, indent=1))
+        (self._out / "faults.json").write_text(json.dumps(self._rows, indent=1))
+        keep_logs(daemon, self._place, self._out, "faults")
         print(json.dumps(row, indent=1), flush=True)  # noqa: T201 - the caller reads along
 
     def _since(self) -> float:
