@@ -235,10 +235,11 @@ def test_a_damaged_page_is_found_at_the_start(tmp_path: Path) -> None:
     fresh.close()
 
 
-def test_numbers_do_not_repeat_after_a_lost_ledger(tmp_path: Path) -> None:
-    """When the ledger is lost, numbering goes on from what status.json told last."""
+@pytest.mark.parametrize("left", [b"lost", b""])
+def test_numbers_do_not_repeat_after_a_lost_ledger(tmp_path: Path, left: bytes) -> None:
+    """When the ledger is lost, or a crash left nothing in it, numbering goes on from what status.json told last."""
     write_status(tmp_path / "status.json", status_document(example_status()))
-    (tmp_path / "ledger.db").write_bytes(b"lost")
+    (tmp_path / "ledger.db").write_bytes(left)
     with capture_logs():
         fresh = open_ledger(tmp_path, unmasked)
     assert (fresh.next_generation(), fresh.next_decision_id()) == (8, "D22")

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
@@ -128,6 +128,11 @@ class SqliteLedger:
                 (("decision", decision), ("generation", generation)),
             )
 
+    def numbers(self) -> tuple[int, int]:
+        """Return the highest decision and generation that were given. Raises LedgerError."""
+        given = dict(self._rows("SELECT name, value FROM counters"))
+        return given.get("decision", 0), given.get("generation", 0)
+
     def _next(self, counter: str) -> int:
         """Return the next value of a counter, on disk before it is used."""
         query = "INSERT INTO counters VALUES (?, 1) ON CONFLICT DO UPDATE SET value = value + 1 RETURNING value"
@@ -164,13 +169,18 @@ def open_ledger(folder: Path, mask: Callable[[str], str]) -> SqliteLedger:
     ledger = SqliteLedger(opened.connection, mask)
     if opened.set_aside is not None:
         log.warning("ledger unreadable, set aside; a new one begins", path=str(opened.set_aside))
-    if opened.fresh:
-        ledger.at_least(*_numbers_told(folder))
+    told = _numbers_told(folder)
+    if any(above > given for above, given in zip(told, ledger.numbers(), strict=True)):
+        with suppress(LedgerError):  # a full disk: it is told when the first entry is lost
+            ledger.at_least(*told)
     return ledger
 
 
 def _numbers_told(folder: Path) -> tuple[int, int]:
-    """Return the highest decision and generation in status.json: numbers never repeat, even if a ledger is lost."""
+    """Return the highest decision and generation in status.json.
+
+    Numbers never repeat: not if a ledger is lost or emptied, nor those that were given while it could not be written.
+    """
     document = read_status(folder / "status.json").document or {}
     instances = [i for i in document.get("instances", ()) if isinstance(i, dict)]
     generations = [g for i in instances if isinstance(g := i.get("generation"), int)]

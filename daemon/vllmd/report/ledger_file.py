@@ -49,25 +49,23 @@ class LedgerError(VllmdError):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open ledger file. `fresh`: it was made just now; `set_aside`: where an unreadable one went."""
+    """An open ledger file. `set_aside`: where an unreadable one went."""
 
     connection: sqlite3.Connection
-    fresh: bool
     set_aside: Path | None = None
 
 
 def open_file(path: Path) -> Opened:
     """Open or make the file; an unreadable one is renamed first. LedgerError if it is newer or cannot be had."""
-    fresh = not path.exists()
     try:
-        return Opened(_connected(path), fresh)
+        return Opened(_connected(path))
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) not in _BROKEN:
             raise LedgerError(f"cannot open {path}: {error}") from error
     except OSError as error:
         raise LedgerError(f"cannot open {path}: {error.strerror or error}") from error
     aside = _set_aside(path)
-    return Opened(_connected(path), fresh=True, set_aside=aside)
+    return Opened(_connected(path), aside)
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -55,6 +55,8 @@ class SteadyLedger:
     def record(self, entry: Entry, at_s: float) -> None:
         """Store one entry, or say that it is lost."""
         try:
+            if self.problem is not None:
+                self._catch_up()
             self._ledger.record(entry, at_s)
         except LedgerError as error:
             self._fails(error)
@@ -101,9 +103,14 @@ class SteadyLedger:
             return otherwise
 
     def start_above(self, generation: int) -> None:
-        """Let the next generation be above one that is known from elsewhere."""
+        """Let the next generation be above one that is known from elsewhere, and remember what was given before.
+
+        A ledger that fails later, before it gave this daemon a number, would else have them begin at 1 again.
+        """
         self._generation = max(self._generation, generation)
         try:
+            decision, given = self._ledger.numbers()
+            self._decision, self._generation = max(self._decision, decision), max(self._generation, given)
             self._catch_up()
         except LedgerError as error:
             self._fails(error)
