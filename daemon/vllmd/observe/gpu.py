@@ -34,7 +34,8 @@ class NvmlReader:
                 pynvml.nvmlInit()
                 self._open = True
             gpus = tuple(self._gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        except (pynvml.NVMLError, ValueError, AttributeError) as error:  # the latter two: an odd driver's answer
+        except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, ValueError, AttributeError) as error:
+            # A driver older than pynvml is no NVMLError; the last two are an odd driver's answer.
             self.problem = str(error)
             self._open = False
             return None
