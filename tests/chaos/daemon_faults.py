@@ -9,7 +9,7 @@ from chaos.scene import Scene
 from chaos.violation import Violation
 
 _STATE_LIMIT_S = 5.0
-_LATE_S = (0.1, 2.0)  # a service manager's delay
+_LATE_S = (0.1, 1.0)  # a service manager's delay
 
 
 def kill(scene: Scene, chance: Random) -> str:
@@ -23,7 +23,7 @@ def kill(scene: Scene, chance: Random) -> str:
 
 def kill_in_a_start(scene: Scene, chance: Random) -> str:
     """Let the server start anew, and kill the daemon somewhere in that start."""
-    scene.service.command("restart")
+    scene.service.order("restart")
     seen = _until(scene, {"starting"})
     after_s = chance.uniform(0.0, 1.0)
     time.sleep(after_s)  # what is drawn: how far the start came
@@ -44,7 +44,7 @@ def term(scene: Scene, chance: Random) -> str:
     """Stop the daemon in good order: it ends well, and nothing of the server is left. Then start it again."""
     after_s = chance.choice((0.0, chance.uniform(0.0, 1.0)))
     if chance.random() < 0.5:
-        scene.service.command("restart")
+        scene.service.order("restart")
         time.sleep(after_s)  # what is drawn: how far the start came
     state = scene.service.instance()["state"]
     code = scene.service.stop()
@@ -71,7 +71,7 @@ def hup(scene: Scene, chance: Random) -> str:
 
 def stop_for_a_while(scene: Scene, chance: Random) -> str:
     """Let the daemon stand still, while its server may end."""
-    pause_s, role = chance.uniform(0.5, 2.0), chance.choice((None, Role.LEADER, Role.ENGINE))
+    pause_s, role = chance.uniform(0.3, 1.5), chance.choice((None, Role.LEADER, Role.ENGINE))
     scene.service.signal(signal.SIGSTOP)
     if role is not None and (victim := scene.victim(role)) is not None:
         victim.send(signal.SIGKILL)

@@ -7,7 +7,7 @@ from chaos.nvml import Driver
 from chaos.scene import Scene
 from chaos.storage_faults import harm
 
-_HANG_S = (0.5, 8.0)  # around the 5 s for which vllmd waits for a reading
+_HANG_S = (0.5, 6.5)  # around the 5 s for which vllmd waits for a reading
 _TROUBLE_S = (0.3, 2.0)
 
 

@@ -83,7 +83,7 @@ class Driver:
         self._tally.done += size
         self._note(f"         serves after {served_s - began[0][1]:.1f} s")
         if self._tally.done // _FORGET_EVERY > (first - 1) // _FORGET_EVERY:
-            self._scene.service.command("forget", "--yes")
+            self._scene.service.order("forget")
 
     def _note(self, line: str) -> None:
         self._tally.history.append(f"{time.strftime('%H:%M:%S')} {line}")
@@ -131,7 +131,7 @@ class Driver:
     def _order(self, what: str) -> None:
         self._tally.operator[what] += 1
         self._note(f"         {what}")
-        self._scene.service.command("restart")
+        self._scene.service.order("restart")
 
     def _check_processes(self, found: Sequence[Process]) -> None:
         """Violation for a process of another launch than the one that serves."""

@@ -10,7 +10,7 @@ from chaos.processes import Role
 from chaos.scene import Scene
 from chaos.violation import Violation
 
-_SPAN_S = (0.5, 2.5)
+_SPAN_S = (0.3, 1.5)
 _SETTLE_S = 0.3  # what was being written when the folder came back is told by then
 _HELD_LIMIT_S = 30.0  # a new daemon, and ten seconds that it waits for the port
 
@@ -54,7 +54,7 @@ def harm(scene: Scene, chance: Random) -> str:
         case "daemon killed":
             scene.service.kill()
         case "restart asked for":
-            scene.service.command("restart")
+            scene.service.order("restart")
     return what
 
 

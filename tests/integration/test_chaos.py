@@ -23,7 +23,7 @@ LIMIT_S = 280.0  # a minute and a half on two idle cores
 @pytest.mark.timeout(300)
 def test_fifty_random_faults_break_no_promise() -> None:
     """Another seed each time; it stands in what a failure prints, with the command that draws the same faults again."""
-    environ = {"FAULTS": "50", "BURST": "6", **os.environ, "PYTHONPATH": str(TESTS)}
+    environ = {"FAULTS": "50", "BURST": "8", **os.environ, "PYTHONPATH": str(TESTS)}
     run = subprocess.run(
         [sys.executable, "-m", "chaos"], env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
