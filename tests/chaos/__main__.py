@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ def say(line: str) -> None:
 
 def main() -> int:
     """Run; return 0 if every invariant held, 1 after a violation, whose folder is kept."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that nothing is left
     faults = int(os.environ.get("FAULTS", "1000"))
     seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     folder = Path(tempfile.mkdtemp(prefix="vllmd-chaos-"))

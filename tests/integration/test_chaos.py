@@ -17,18 +17,26 @@ from chaos.watch import Watch
 from vllmd.report.ledger import open_ledger
 
 TESTS = Path(__file__).parents[1]
-LIMIT_S = 280.0  # a minute and a half on two idle cores
+LIMIT_S = 250.0  # 110 s on two busy cores
+END_LIMIT_S = 30.0
 
 
 @pytest.mark.timeout(300)
 def test_fifty_random_faults_break_no_promise() -> None:
     """Another seed each time; it stands in what a failure prints, with the command that draws the same faults again."""
     environ = {"FAULTS": "50", "BURST": "8", **os.environ, "PYTHONPATH": str(TESTS)}
-    run = subprocess.run(
-        [sys.executable, "-m", "chaos"], env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert run.returncode == 0, run.stdout[-20_000:] + run.stderr
-    print(run.stdout)  # noqa: T201 - shown with `-s`: the seed, and the times
+    output, code = "", None
+    with subprocess.Popen(
+        [sys.executable, "-m", "chaos"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as run:
+        try:
+            output, _ = run.communicate(timeout=LIMIT_S)
+            code = run.returncode
+        except subprocess.TimeoutExpired:
+            run.terminate()  # it ends what it started, and says how far it came
+            output, _ = run.communicate(timeout=END_LIMIT_S)
+    assert code == 0, output[-20_000:]
+    print(output)  # noqa: T201 - shown with `-s`: the seed, and the times
 
 
 @contextmanager
