@@ -85,6 +85,7 @@ class Daemon:
         self._gpu = GpuWatch(NvmlReader(self._is_ours))
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._over = False  # whether vllmd ends
         self._left = False  # whether the server was left to the next vllmd
         self._told = True  # whether the last status came to status.json
         self._armed_s: float | None = None  # the due launch that a timer waits for
@@ -112,7 +113,7 @@ class Daemon:
             stack.callback(exporter.close)
             stack.push_async_callback(self._scraper.close)
             scheduler = self._schedule()
-            stack.callback(scheduler.shutdown, wait=False)
+            stack.callback(self._end_readings, scheduler)
             clock = asyncio.create_task(self._watch_clock(scheduler))
             stack.callback(clock.cancel)
             events = asyncio.create_task(self._pump_events())
@@ -161,7 +162,19 @@ class Daemon:
         scheduler.start()
         return scheduler
 
+    def _end_readings(self, scheduler: AsyncIOScheduler) -> None:
+        self._over = True
+        scheduler.shutdown(wait=False)
+
     async def _read(self) -> None:
+        """Take one reading; one that the end of vllmd cuts off is no error, as which the scheduler would log it."""
+        try:
+            await self._take_reading()
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+
+    async def _take_reading(self) -> None:
         """Take one reading of everything and hand it to the loop."""
         life = self._loop.supervisor.life
         serving = life.state is ServerState.SERVING
