@@ -1,4 +1,4 @@
-"""Make RESULTS.md of results.json files: `python -m gpu.table RESULTS.json … > tests/gpu/RESULTS.md`."""
+"""Make RESULTS.md of what the runs wrote: `python -m gpu.table results.json … faults.json > tests/gpu/RESULTS.md`."""
 
 import json
 import sys
@@ -41,5 +41,48 @@ def document(results: list[dict[str, Any]]) -> str:
     )
 
 
+_FAULTS = """# Faults of a server on a real GPU
+
+The same GPU and vLLM, the 8B shape, `--enforce-eager`, `stall_timeout = "10s"`; four clients that each send one
+request of 500 tokens in and 100 out after the other. Made by `python -m gpu.faults OUT MODELS` on the GPU host and
+`python -m gpu.table OUT/faults.json`. Times are from the fault; a failed request is tried again after 0.25 s, so that
+most of the failed ones are connections that were refused during the new start.
+
+| fault | found | serving | process | failed requests | GiB on the GPU: before, least, after |
+|---|---|---|---|---|---|
+"""
+
+
+def fault_row(told: dict[str, Any]) -> str:
+    """Return one line of the table of faults."""
+    same = told["pid_before"] == told["pid_after"]
+    cells = (
+        told["fault"],
+        "" if same else f"{told['found_s']:.1f} s",
+        f"{told['serving_s']:.1f} s",
+        "the same" if same else f"another, generation {told['generation']}",
+        str(told["errors"]),
+        ", ".join(str(told[f"used_{when}_gib"]) for when in ("before", "least", "after")),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def faults_document(faults: list[dict[str, Any]]) -> str:
+    """Return the part about faults: the table, what vllmd said, and the digests of the raw logs."""
+    rows = "\n".join(fault_row(told) for told in faults)
+    said = [f"- {told['fault']}: {told['failure']}" for told in faults if told["failure"]]
+    digests = [f"- {told['fault']}: `{told['log_sha256']}`" for told in faults]
+    parts = (f"{_FAULTS}{rows}", "What vllmd said:", "\n".join(said))
+    return "\n\n".join((*parts, "SHA-256 of the server's raw log at that time:", "\n".join(digests)))
+
+
+def main(names: list[str]) -> None:
+    """Print what the files hold."""
+    found = [row for name in names for row in json.loads(Path(name).read_text())]
+    failures, faults = [r for r in found if "scenario" in r], [r for r in found if "fault" in r]
+    parts = ((failures, document), (faults, faults_document))
+    print("\n\n".join(make(rows) for rows, make in parts if rows))  # noqa: T201 - its purpose
+
+
 if __name__ == "__main__":
-    print(document([r for name in sys.argv[1:] for r in json.loads(Path(name).read_text())]))  # noqa: T201 - its purpose
+    main(sys.argv[1:])
