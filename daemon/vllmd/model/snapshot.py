@@ -77,7 +77,8 @@ class Snapshot:
     """One reading: time in seconds (unix), the generation it belongs to, and what could be read.
 
     `monotonic_s` is the same moment by a clock that nobody sets, None where it was not read; `paused` whether somebody
-    had vLLM itself keep its requests waiting, None where that was not asked, or not answered.
+    had vLLM itself keep its requests waiting, None where that was not asked, or not answered; `answers` whether the
+    server answered anything, None where it was not asked; `leader_cpu_s` the CPU time of its main process so far.
     """
 
     at_s: float
@@ -88,6 +89,8 @@ class Snapshot:
     host_total_bytes: int | None = None
     monotonic_s: float | None = None
     paused: bool | None = None
+    answers: bool | None = None
+    leader_cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,19 @@ class HttpScraper:
         except (httpx.HTTPError, TimeoutError):
             return False
 
+    async def answers(self) -> bool:
+        """Return whether the server answers anything at all in time, be it a refusal of a connection or an error."""
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream("GET", f"{self._url}/health"),
+            ):
+                return True
+        except (httpx.TimeoutException, TimeoutError):
+            return False
+        except httpx.HTTPError:
+            return True
+
     async def paused(self) -> bool | None:
         """Return whether somebody paused the server by its own /pause (0.12 and later); None where it does not say.
 
