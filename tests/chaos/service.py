@@ -29,7 +29,8 @@ class Service:
         self._environ = {**os.environ, **environ}
         self._process: subprocess.Popen[bytes] | None = None
         self._died_s = 0.0
-        self.may_end = False  # its files could not be written in this life
+        self.unwritable = False  # its files cannot be written now
+        self._may_end = False  # they could not be at some time in this life
         self.starts = 0
 
     @property
@@ -40,6 +41,7 @@ class Service:
     def start(self) -> None:
         """Start a daemon. The one before it is dead."""
         self.starts += 1
+        self._may_end = self.unwritable
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*VLLMD, "run", "--config", str(self._config)],
@@ -50,15 +52,14 @@ class Service:
                 start_new_session=True,
             )
 
-    def tend(self, *, excused: bool = False) -> None:
+    def tend(self) -> None:
         """Start the daemon again a moment after it died; Violation if it had no reason to die by itself."""
-        self.may_end |= excused
+        self._may_end |= self.unwritable
         if self._process is not None and (code := self._process.poll()) is not None:
-            if not self.may_end:
+            if not self._may_end:
                 raise Violation(f"vllmd ended by itself with code {code}")
             self._process, self._died_s = None, time.monotonic()
         if self._process is None and time.monotonic() - self._died_s >= _AGAIN_S:
-            self.may_end = excused
             self.start()
 
     def kill(self) -> None:

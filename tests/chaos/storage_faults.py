@@ -28,16 +28,18 @@ def read_only(scene: Scene, chance: Random) -> str:
 def _for_a_while(scene: Scene, chance: Random, begin: Callable[[], None], end: Callable[[], None]) -> str:
     span_s = chance.uniform(*_SPAN_S)
     scene.told.read()
+    scene.service.unwritable = True
     begin()
-    scene.service.may_end = True
     try:
         done = harm(scene, chance)
         deadline_s = time.monotonic() + span_s
         while time.monotonic() < deadline_s:
-            scene.service.tend(excused=True)
+            scene.service.tend()
             time.sleep(0.05)  # what is drawn: how long nothing can be written
     finally:
         end()
+        scene.service.tend()  # who died of it is excused
+        scene.service.unwritable = False
     time.sleep(_SETTLE_S)
     scene.told.read(excused=True)
     return f"for {span_s:.1f} s, {done}"
