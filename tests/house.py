@@ -27,6 +27,7 @@ OPTIONS: Mapping[str, Arity] = {
     "enforce-eager": Arity.BOOLEAN,
     "enable-chunked-prefill": Arity.BOOLEAN,
     "shutdown-timeout": Arity.ONE,
+    "enable-sleep-mode": Arity.BOOLEAN,
     "api-key": Arity.MANY,
     "port": Arity.ONE,
 }

@@ -23,11 +23,13 @@ from vllmd.config.fixed import fixed_changes
 from vllmd.decide.propose import Policy
 from vllmd.errors import ControlError, InstanceBusyError, VllmdError
 from vllmd.loop import Loop
+from vllmd.model.canary import CanaryReply
 from vllmd.model.instance import Instance
 from vllmd.model.life import ALIVE
 from vllmd.model.server import Launch, ServerState
 from vllmd.model.snapshot import Metrics, Snapshot
 from vllmd.model.status import Status
+from vllmd.observe.canary import CanarySender
 from vllmd.observe.child_log import LogFollower, read_for_diagnosis
 from vllmd.observe.gpu import GpuWatch, NvmlReader
 from vllmd.observe.scrape import HttpScraper
@@ -90,6 +92,7 @@ class Daemon:
         self._told = True  # whether the last status came to status.json
         self._armed_s: float | None = None  # the due launch that a timer waits for
         self._loop = self._build_loop(first)
+        self._canary = CanarySender(instance.url, self._scraper.paused, self._api_key, self._canary_ended)
 
     def _is_ours(self, pid: int) -> bool:
         return self._server.session.is_ours(pid)
@@ -112,6 +115,7 @@ class Daemon:
             exporter.start()
             stack.callback(exporter.close)
             stack.push_async_callback(self._scraper.close)
+            stack.push_async_callback(self._canary.close)
             scheduler = self._schedule()
             stack.callback(self._end_readings, scheduler)
             clock = asyncio.create_task(self._watch_clock(scheduler))
@@ -138,6 +142,7 @@ class Daemon:
                 return
             work.result()()
             self._wake_when_due()
+            self._canary.follow(self._loop.stall.canary.order)
 
     def _wake_when_due(self) -> None:
         """Let a waiting launch begin on time, not at the next look."""
@@ -228,6 +233,14 @@ class Daemon:
         except Exception:
             self._loop.errors += 1
             log.exception("a reading failed", errors=self._loop.errors)
+
+    def _canary_ended(self, reply: CanaryReply) -> None:
+        self._work.put_nowait(lambda: self._loop.stall.canary.answered(reply))
+
+    def _api_key(self) -> str | None:
+        """Return a key that the server takes: vLLM hears its variable where no option is given."""
+        option = self._loop.supervisor.flags.get("api-key") or self._launcher.environment.get("VLLM_API_KEY")
+        return option[0] if isinstance(option, tuple) else option if isinstance(option, str) else None
 
     async def _pump_events(self) -> None:
         while True:

@@ -114,7 +114,7 @@ class Loop:
         if self.supervisor.life.state is ServerState.SERVING:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
-            if not self.stall.look(snapshot, hands_off=self._pauses.hands_off):
+            if not self.stall.look(snapshot, hands_off=self._pauses.hands_off, paused=self._pauses.pause is not None):
                 self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
             if self.supervisor.served_s > GOOD_RUN_S:
                 self._past.calmed()

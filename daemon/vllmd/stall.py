@@ -1,5 +1,6 @@
 """Stalls: a serving server that stands still with work to do is ended, so that it is started again."""
 
+from vllmd.canary import Canary
 from vllmd.decide.hang import Silence, heard, limit_s
 from vllmd.model.decision import Hold, HoldReason
 from vllmd.model.snapshot import Snapshot
@@ -20,31 +21,44 @@ class Stall:
         self._supervisor = supervisor
         self._journal = journal
         self._clock = clock
+        self.canary = Canary(supervisor, journal)
         self._silence = Silence()
         self._ending: int | None = None  # the generation that is being ended
 
     @property
+    def _limit_s(self) -> float:
+        return limit_s(self._silence, self._supervisor.instance.settings.engine.stall_timeout_s)
+
+    @property
     def suspects(self) -> bool:
         """Whether the server has been silent for so long that it is to be asked whether somebody paused it."""
-        stall_timeout_s = self._supervisor.instance.settings.engine.stall_timeout_s
-        return self._silence.silent_s > _SUSPECT_PART * limit_s(self._silence, stall_timeout_s)
+        return self._silence.silent_s > _SUSPECT_PART * self._limit_s
 
-    def look(self, snapshot: Snapshot, *, hands_off: bool) -> bool:
-        """Take in a reading; return whether the server hangs, so that nothing else is to be decided about it."""
+    def look(self, snapshot: Snapshot, *, hands_off: bool, paused: bool) -> bool:
+        """Take in a reading; return whether the server hangs, so that nothing else is to be decided about it.
+
+        While vllmd is `paused` no canary is sent; with its `hands_off` a server that hangs is not even ended.
+        """
         if self._ending == snapshot.generation:
             return True
-        engine = self._supervisor.instance.settings.engine
-        gap_s = _MISSED_READINGS * engine.scrape_interval_s + _LATE_S
-        self._silence = heard(self._silence, snapshot, gap_s)
-        silent_s = self._silence.silent_s
-        if silent_s <= limit_s(self._silence, engine.stall_timeout_s):
+        gap_s = _MISSED_READINGS * self._supervisor.instance.settings.engine.scrape_interval_s + _LATE_S
+        asked = self.canary.look(snapshot, gap_s, self._limit_s, may_send=not paused)
+        self._silence = heard(self._silence, snapshot, gap_s, asked=asked)
+        if self._silence.silent_s <= self._limit_s:
             return False
-        running = self._silence.running or 0.0
-        text = f"no token and no step for {silent_s:.0f} s with {running:.0f} requests running"
+        text = self._told(asked=asked)
         if hands_off:
             hold = Hold(HoldReason.HANGS, f"{text}; vllmd is paused, so the server is not ended")
             self._journal.hold(hold, self._clock.now_s())
         else:
             self._ending = snapshot.generation
-            self._supervisor.end(silent_s, text)
+            if asked:
+                self.canary.missed()
+            self._supervisor.end(self._silence.silent_s, text)
         return True
+
+    def _told(self, *, asked: bool) -> str:
+        silent_s, running = self._silence.silent_s, self._silence.running or 0.0
+        if asked and running == 0:
+            return f"no token for a canary and no step for {silent_s:.0f} s, while it was idle"
+        return f"no token and no step for {silent_s:.0f} s with {running:.0f} requests running"

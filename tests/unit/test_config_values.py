@@ -102,6 +102,8 @@ def test_unknown_keys_are_refused_with_the_nearest_known(tmp_path: Path, text: s
         ("[engine]\nenv_file = 'engine.env'", "engine.env_file", "E104"),
         ("[engine]\nstart_timeout = 0", "engine.start_timeout", "E105"),
         ("[engine]\ndrain_timeout = '2000d'", "engine.drain_timeout", "E105"),
+        ("[engine]\ncanary = false", "engine.canary", "E104"),
+        ("[engine]\ncanary = '500ms'", "engine.canary", "E105"),
         ("[engine]\nscrape_interval = '10ms'", "engine.scrape_interval", "E105"),
         ("[engine]\nscrape_interval = '2m'", "engine.scrape_interval", "E105"),
         ("[slo]\nitl_p99 = 0", "slo.itl_p99", "E105"),
@@ -208,3 +210,11 @@ def test_no_finding_holds_a_secret(tmp_path: Path, text: str, secret: str) -> No
     found = problems(tmp_path, text.replace("{}", secret))
     assert found
     assert secret not in repr(found)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", None), ("canary = 'off'", None), ("canary = '60s'", 60.0)])
+def test_a_canary_is_off_or_a_duration(tmp_path: Path, text: str, seconds: float | None) -> None:
+    """Off is the default, and can be written to switch off what an earlier file set."""
+    loaded, _ = load(tmp_path, COMMAND + "canary = '5m'" if text else COMMAND, f"[engine]\n{text}")
+    assert loaded.engine.canary_s == seconds
+    assert problem(tmp_path, "[engine]\ncanary = 'of'").wanted == '"off", or a duration'

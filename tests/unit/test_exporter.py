@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from examples import NOW_S, example_change, example_status, starting_status
 from vllmd.errors import VllmdError
+from vllmd.model.canary import CanaryResult
 from vllmd.model.decision import Effect, HoldReason, Verification
 from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
@@ -57,6 +58,14 @@ def test_every_hold_reason_has_a_series() -> None:
     found = series(example_status())
     assert {labels["by"] for labels in of(found, "suppressed_total")} == {reason.value for reason in HoldReason}
     assert value(found, "suppressed_total", by="targets_met") == 12
+
+
+def test_every_end_of_a_canary_has_a_series() -> None:
+    """What never happened is 0: an alert on silent ones has something to count from."""
+    found = series(example_status(canaries={"answered": 3}))
+    assert {labels["result"] for labels in of(found, "canary_total")} == {result.value for result in CanaryResult}
+    assert value(found, "canary_total", result="answered") == 3
+    assert value(found, "canary_total", result="silent") == 0
 
 
 def test_unknown_is_absent() -> None:

@@ -46,6 +46,15 @@ def test_work_without_any_movement_is_a_silence() -> None:
     assert silence.silent_s > limit_s(silence, STALL_S)
 
 
+def test_a_canary_is_work_that_no_page_shows() -> None:
+    """A stopped engine does not count it: what stands still while one is under way is a silence."""
+    silence = Silence()
+    for number, asked in enumerate((False, True, True, True, False)):
+        snapshot = Snapshot(0.0, 1, page(running=0.0), None, monotonic_s=5.0 * number)
+        silence = heard(silence, snapshot, GAP_S, asked=asked)
+        assert silence.silent_s == (0.0, 0.0, 5.0, 10.0, 0.0)[number]
+
+
 def test_work_that_only_waits_counts() -> None:
     """An engine that takes nothing from its queue stands still, too."""
     assert after([page(running=0.0, waiting=3.0)] * 31).silent_s == 150.0

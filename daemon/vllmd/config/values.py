@@ -69,6 +69,21 @@ def duration(low_s: float = 0.0, high_s: float = _YEAR_S) -> Reader:
     return read
 
 
+def off_or(read: Reader) -> Reader:
+    """Read "off" into None, and anything else as `read` does."""
+
+    def read_either(value: object) -> object:
+        if value == "off":
+            return None
+        try:
+            return read(value)
+        except WrongValueError as error:
+            error.wanted = f'"off", or {error.wanted}'
+            raise
+
+    return read_either
+
+
 def size(low_bytes: int, high_bytes: int | None = None) -> Reader:
     """Read a size into bytes."""
 

@@ -2,7 +2,8 @@
 
 The API server of an engine that is stopped or deadlocked answers as before; only what the engine reports stays as it
 was (measured with vLLM 0.26 on an H200, engine under SIGSTOP). An honest prefill reports no token for seconds, though
-its KV cache grows with each chunk. In order: a page that did not answer, a sleeping or paused engine → nothing is
+its KV cache grows with each chunk. A stopped engine does not count a request that comes to it, so that a canary under
+way is work whatever the page says. In order: a page that did not answer, a sleeping or paused engine → nothing is
 known, and the count begins anew · anything moved → how long it had been still is remembered · no work, or a needed
 metric is not on the page → the count begins anew · anything moved, or nobody looked for too long → it begins with this
 page · else it goes on.
@@ -42,15 +43,18 @@ class Silence:
         return self.said.gauges.get("requests_running") if self.said is not None else None
 
 
-def heard(before: Silence, snapshot: Snapshot, gap_s: float) -> Silence:
-    """Return the silence with one more reading; readings further apart than `gap_s` seconds are no row."""
+def heard(before: Silence, snapshot: Snapshot, gap_s: float, *, asked: bool = False) -> Silence:
+    """Return the silence with one more reading; readings further apart than `gap_s` seconds are no row.
+
+    `asked` says that a canary is under way.
+    """
     known = before if before.generation == snapshot.generation else Silence(snapshot.generation)
     metrics, at_s = snapshot.metrics, snapshot.monotonic_s
-    if metrics is None or at_s is None or snapshot.paused or _asleep(metrics):
+    if metrics is None or at_s is None or snapshot.paused or asleep(metrics):
         return Silence(known.generation, longest_s=known.longest_s)
-    moved = known.said is not None and _reports(known.said) != _reports(metrics)
+    moved = known.said is not None and reports(known.said) != reports(metrics)
     longest_s = max(known.longest_s, known.silent_s) if moved else known.longest_s
-    if not _has_work(metrics):
+    if not (_has_work(metrics) or (asked and readable(metrics))):
         return Silence(known.generation, longest_s=longest_s)
     if moved or known.said is None or at_s - known.last_s > gap_s:
         return Silence(known.generation, metrics, at_s, at_s, longest_s)
@@ -62,18 +66,22 @@ def limit_s(silence: Silence, stall_timeout_s: float) -> float:
     return max(stall_timeout_s, _HONEST_FACTOR * silence.longest_s)
 
 
-def _reports(metrics: Metrics) -> tuple[dict[str, float], dict[str, float]]:
+def reports(metrics: Metrics) -> tuple[dict[str, float], dict[str, float]]:
     """Return what the engine alone moves: its counters, and its gauges, which each of its steps sets."""
     return dict(metrics.counters), dict(metrics.gauges)
 
 
+def readable(metrics: Metrics) -> bool:
+    """Whether the page would show the engine's progress."""
+    return "requests_running" in metrics.gauges and all(name in metrics.counters for name in _NEEDED)
+
+
+def asleep(metrics: Metrics) -> bool:
+    """Whether an engine sleeps. vLLM before 0.12 does not say."""
+    return metrics.gauges.get("awake") == 0.0
+
+
 def _has_work(metrics: Metrics) -> bool:
     """Whether requests are there that the engine should get on with, and its progress can be read."""
-    running = metrics.gauges.get("requests_running")
-    if running is None or any(name not in metrics.counters for name in _NEEDED):
-        return False
-    return running + metrics.gauges.get("requests_waiting", 0.0) > 0
-
-
-def _asleep(metrics: Metrics) -> bool:
-    return metrics.gauges.get("awake") == 0.0  # vLLM before 0.12 does not say
+    gauges = metrics.gauges
+    return readable(metrics) and gauges["requests_running"] + gauges.get("requests_waiting", 0.0) > 0

@@ -34,6 +34,7 @@ class Engine:
     drain_timeout_s: float = 60.0
     # With work to do and nothing moving. The longest honest silence seen is 3 s (an 8,000-token prefill on an H200).
     stall_timeout_s: float = 120.0
+    canary_s: float | None = None  # how long it rests before it is sent a canary; None: never
     scrape_interval_s: float = 5.0
 
 

@@ -109,6 +109,7 @@ class Status:
     launches: Mapping[str, int] = field(default_factory=dict)  # cause to count: first, crash, change, rollback, admin
     outage_s: Mapping[str, float] = field(default_factory=dict)  # same causes
     failure_log: str | None = None  # the log of the launch that failed last
+    canaries: Mapping[str, int] = field(default_factory=dict)  # CanaryResult value to count
     errors: int = 0  # readings that a bug spoilt since the daemon began
     problem: str | None = None  # what vllmd itself cannot do now
     host: str = ""

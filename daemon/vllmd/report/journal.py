@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import structlog
 
+from vllmd.model.canary import CanaryResult
 from vllmd.model.decision import Action, Change, Domain, Hold, HoldReason, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
@@ -26,7 +27,7 @@ _TELL_AGAIN_S = 300.0  # reasons that alternate (a metrics page that answers now
 
 
 class Journal:
-    """Records every step; `launches`, `outage_s` and `suppressed` are its counters since the daemon began."""
+    """Records every step, and counts since the daemon began: `launches`, `outage_s`, `suppressed`, `canaries`."""
 
     def __init__(self, ledger: Ledger, masker: Masker) -> None:
         self._ledger = ledger
@@ -41,6 +42,7 @@ class Journal:
         self.launches: Counter[str] = Counter()
         self.outage_s: dict[str, float] = {}
         self.suppressed: Counter[str] = Counter()
+        self.canaries: Counter[str] = Counter()
 
     @property
     def decisions(self) -> tuple[DecisionRecord, ...]:
@@ -118,6 +120,16 @@ class Journal:
         self._told_s[hold.reason] = at_s
         self._ledger.record(hold, at_s)
         self._log.info("hold", reason=hold.reason, message=hold.message)
+
+    def canary(self, result: CanaryResult, reason: str) -> None:
+        """Count what became of a canary; log where it did not come back as it should have."""
+        self.canaries[result] += 1
+        if result not in {CanaryResult.ANSWERED, CanaryResult.PAUSED}:
+            self._log.warning("canary", result=result, reason=reason or None)
+
+    def canary_off(self, generation: int, reason: str) -> None:
+        """Log that a launch is sent no canary any more."""
+        self._log.warning("no canary until the next launch", generation=generation, reason=reason)
 
     def change(self, change: Change) -> Change:
         """Give a change its id and record it; return it with the id."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from vllmd.model.canary import CanaryResult
 from vllmd.model.decision import Effect, HoldReason, TargetAssessment
 from vllmd.model.flags import BATCHED_TOKENS, FlagValue, parse_number, show_value
 from vllmd.model.plain import plain
@@ -103,6 +104,8 @@ def _decisions(published: Published, now_s: float) -> Iterator[Metric]:
     yield _counter("verifications", "Verified decisions by their effect.", name, effects)
     holds = [({"by": reason.value}, status.suppressed.get(reason.value, 0)) for reason in HoldReason]
     yield _counter("suppressed", "Decisions to do nothing, by their reason.", name, holds)
+    canaries = [({"result": result.value}, status.canaries.get(result.value, 0)) for result in CanaryResult]
+    yield _counter("canary", "Canaries sent to an idle server, by what became of them.", name, canaries)
     yield _counter("launches", "Launches of the server by their cause.", name, _by_cause(status.launches))
     yield _counter("outage_seconds", "Time without service by its cause.", name, _by_cause(status.outage_s))
 
