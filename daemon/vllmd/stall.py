@@ -31,8 +31,8 @@ class Stall:
 
     @property
     def suspects(self) -> bool:
-        """Whether the server has been silent for so long that it is to be asked whether somebody paused it."""
-        return self._silence.silent_s > _SUSPECT_PART * self._limit_s
+        """Whether it is to be asked whether somebody paused the server: it was, or it has been silent for long."""
+        return self._silence.paused or self._silence.silent_s > _SUSPECT_PART * self._limit_s
 
     def look(self, snapshot: Snapshot, *, hands_off: bool, paused: bool) -> bool:
         """Take in a reading; return whether the server hangs, so that nothing else is to be decided about it.

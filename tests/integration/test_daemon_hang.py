@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from e2e.vllmd_process import Instance, VllmdProcess, alive, free_port, running
 from simulated import NAME, host, serve
@@ -16,6 +17,7 @@ from simulated import NAME, host, serve
 LIMIT_S = 30.0
 STALL_S = 3.0
 FOUND_WITHIN_S = STALL_S + 5.0
+FOUND = "the server hangs and is ended"  # vllmd's log, when the evidence is kept
 SETTINGS = {"engine": {"stall_timeout": f"{STALL_S:g}s", "scrape_interval": "250ms"}}
 
 
@@ -54,6 +56,15 @@ def until_running(port: int, requests: int) -> None:
     while running_requests(port) < requests:
         assert time.monotonic() < deadline_s, "the requests do not run"
         time.sleep(0.1)  # a metrics page sends no event
+
+
+def until_found(daemon: VllmdProcess, number: int) -> float:
+    """Wait until vllmd has found this hang, of those since it began; return how long it took, in seconds."""
+    began_s = time.monotonic()
+    while daemon.log().count(FOUND) < number:
+        assert time.monotonic() - began_s < LIMIT_S, daemon.story("the hang is not found", daemon.status())
+        time.sleep(0.05)  # a log sends no event
+    return time.monotonic() - began_s
 
 
 def evidence_of(instance: Instance, generation: int) -> str:
@@ -105,6 +116,32 @@ def test_a_deadlock_is_found_and_a_second_one_tries_eager_mode(tmp_path: Path) -
         assert changed == {"enforce-eager": "on"}
         assert instance["decisions"][-2]["changes"] == []
         assert ask(port, 4) == 200
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["stop", "deadlock"])
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_every_hang_under_load_is_found_in_time(tmp_path: Path, fault: str, times: int) -> None:
+    """One fresh fault after the other, each within the limit and 5 s: all of them, and nothing that is none."""
+    port = free_port()
+    settings = {**SETTINGS, "budget": {"crash_breaker": "100 in 15m"}}
+    world = host(fault="hang", fault_after_requests=2) if fault == "deadlock" else host()
+    found_s: list[float] = []
+    with running(tmp_path, serve(port), settings, world) as daemon, ThreadPoolExecutor(2) as pool:
+        for number in range(1, times + 1):
+            daemon.wait_serving(2 * number - 1, LIMIT_S)
+            pool.submit(ask, port, 20_000)
+            until_running(port, 1)
+            if fault == "stop":
+                engine_of(daemon).send_signal(signal.SIGSTOP)
+            else:
+                pool.submit(ask, port, 20_000)
+            found_s.append(until_found(daemon, number))
+            assert daemon.wait_serving(2 * number, LIMIT_S)["generation"] == 2 * number
+            daemon.ask("restart")  # forgets the failures in a row, whose wait grows to minutes
+    shown = " ".join(f"{seconds:.1f}" for seconds in found_s)
+    print(f"{fault}: found after {shown} s, limit {STALL_S:g} s")  # noqa: T201 - these are what it measures
+    assert max(found_s) < FOUND_WITHIN_S
 
 
 def test_an_idle_server_is_no_hang(tmp_path: Path) -> None:

@@ -102,6 +102,14 @@ def test_an_honest_silence_that_ended_raises_the_limit() -> None:
     assert limit_s(silence, STALL_S) == 300.0
 
 
+def test_an_honest_silence_is_remembered_although_a_page_was_missed() -> None:
+    """It is no proof of a hang, which needs every page, but the next one may be as long."""
+    silence = after([*[page()] * 10, None, *[page()] * 10, page(steps=1.0)])
+    assert (silence.silent_s, silence.longest_s) == (0.0, 100.0)
+    long_unseen = after([*[page()] * 10, *[None] * 6, *[page()] * 10, page(steps=1.0)])
+    assert long_unseen.longest_s == 45.0
+
+
 def test_a_silence_that_ends_with_the_last_request_is_remembered() -> None:
     """A prefill whose answer is one token leaves an idle server behind."""
     assert after([*[page()] * 21, page(running=0.0, prompt_tokens=9000.0)]).longest_s == 100.0

@@ -73,6 +73,21 @@ def test_a_server_is_asked_whether_it_is_paused_before_the_limit() -> None:
     assert built.loop.stall.suspects
 
 
+def test_a_paused_server_is_asked_until_it_goes_on() -> None:
+    """So that the time in which somebody kept it paused never counts as an honest silence of the engine."""
+    built = begun()
+    stand_still(built, 70)
+    for _ in range(100):
+        built.clock.at_s += 5
+        reading = Snapshot(built.clock.now_s(), 0, STUCK, None, monotonic_s=built.clock.monotonic_s(), paused=True)
+        built.tick(reading, after_s=0.0)
+        assert built.loop.stall.suspects
+    stand_still(built, 120)
+    assert built.server.hung is None
+    stand_still(built, 10)
+    assert built.server.hung is not None
+
+
 def test_after_a_hang_the_same_flags_are_launched() -> None:
     """It is a failure of the class hang while serving, and no flag is to blame."""
     built = begun()

@@ -3,10 +3,10 @@
 The API server of an engine that is stopped or deadlocked answers as before; only what the engine reports stays as it
 was (measured with vLLM 0.26 on an H200, engine under SIGSTOP). An honest prefill reports no token for seconds, though
 its KV cache grows with each chunk. A stopped engine does not count a request that comes to it, so that a canary under
-way is work whatever the page says. In order: a page that did not answer, a sleeping or paused engine → nothing is
-known, and the count begins anew · anything moved → how long it had been still is remembered · no work, or a needed
-metric is not on the page → the count begins anew · anything moved, or nobody looked for too long → it begins with this
-page · else it goes on.
+way is work whatever the page says. In order: a page that did not answer → the count begins anew, but what stands still
+stays known · a sleeping or paused engine → nothing is known, and the count begins anew · anything moved → how long it
+had been still is remembered · no work, or a needed metric is not on the page → the count begins anew · anything moved,
+or nobody looked for too long → it begins with this page · else it goes on.
 """
 
 from dataclasses import dataclass, replace
@@ -23,19 +23,23 @@ _HONEST_FACTOR = 3.0
 class Silence:
     """Readings of one generation in a row that all say the same while there is work. Times by the monotonic clock.
 
-    `longest_s` is the longest silence of this generation that ended by itself.
+    `since_s` is the first page since one did not answer, `begun_s` the first of all; `last_s` is the last page.
+    `longest_s` is the longest silence of this generation that ended by itself: one in which a page was missed is no
+    proof of a hang, but it shows what is honest here.
     """
 
     generation: int = 0
     said: Metrics | None = None  # None: no such reading
-    since_s: float = 0.0
+    since_s: float | None = None
+    begun_s: float = 0.0
     last_s: float = 0.0
     longest_s: float = 0.0
+    paused: bool = False  # the last reading that could say so said that somebody paused the server
 
     @property
     def silent_s(self) -> float:
         """From the first to the last of these readings, in seconds."""
-        return self.last_s - self.since_s
+        return self.last_s - self.since_s if self.since_s is not None else 0.0
 
     @property
     def running(self) -> float | None:
@@ -50,15 +54,17 @@ def heard(before: Silence, snapshot: Snapshot, gap_s: float, *, asked: bool = Fa
     """
     known = before if before.generation == snapshot.generation else Silence(snapshot.generation)
     metrics, at_s = snapshot.metrics, snapshot.monotonic_s
-    if metrics is None or at_s is None or snapshot.paused or asleep(metrics):
-        return Silence(known.generation, longest_s=known.longest_s)
+    if metrics is None:
+        return replace(known, since_s=None)
+    if at_s is None or snapshot.paused or asleep(metrics):
+        return Silence(known.generation, longest_s=known.longest_s, paused=bool(snapshot.paused))
     moved = known.said is not None and reports(known.said) != reports(metrics)
-    longest_s = max(known.longest_s, known.silent_s) if moved else known.longest_s
+    longest_s = max(known.longest_s, known.last_s - known.begun_s) if moved else known.longest_s
     if not (_has_work(metrics) or (asked and readable(metrics))):
         return Silence(known.generation, longest_s=longest_s)
     if moved or known.said is None or at_s - known.last_s > gap_s:
-        return Silence(known.generation, metrics, at_s, at_s, longest_s)
-    return replace(known, last_s=at_s)
+        return Silence(known.generation, metrics, at_s, at_s, at_s, longest_s)
+    return replace(known, since_s=at_s if known.since_s is None else known.since_s, last_s=at_s)
 
 
 def limit_s(silence: Silence, stall_timeout_s: float) -> float:
