@@ -218,9 +218,14 @@ class Daemon:
                     job.reschedule("interval", seconds=job.trigger.interval.total_seconds())
 
     async def _look(self) -> None:
-        """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due."""
+        """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due.
+
+        One that serves and may hang is read more often: it is found when its limit has passed, not readings later.
+        """
         if self._loop.supervisor.life.state is not ServerState.SERVING:
             self._work.put_nowait(lambda: self._guarded(self._loop.look))
+        elif self._loop.stall.suspects:
+            await self._read()
 
     async def _show_life(self) -> None:
         """Let the service manager's watchdog be fed by the loop: where no work is done, nothing is said."""

@@ -1,5 +1,6 @@
 """vllmd over the simulated server: one that hangs is found within its limit, started again, and none that is idle."""
 
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -142,6 +143,22 @@ def test_every_hang_under_load_is_found_in_time(tmp_path: Path, fault: str, time
     shown = " ".join(f"{seconds:.1f}" for seconds in found_s)
     print(f"{fault}: found after {shown} s, limit {STALL_S:g} s")  # noqa: T201 - these are what it measures
     assert max(found_s) < FOUND_WITHIN_S
+
+
+@pytest.mark.slow
+def test_a_hang_is_found_when_its_limit_has_passed_however_seldom_the_server_is_read(tmp_path: Path) -> None:
+    """A reading every 5 s, as by default: once a hang is near it is looked for every second."""
+    port = free_port()
+    engine = {"stall_timeout": "12s", "scrape_interval": "5s"}
+    with running(tmp_path, serve(port), {"engine": engine}, host()) as daemon:
+        daemon.wait_serving(1, LIMIT_S)
+        with load(port):
+            until_running(port, 4)
+            engine_of(daemon).send_signal(signal.SIGSTOP)
+            found_s = until_found(daemon, 1)
+        instance = daemon.wait_serving(2, LIMIT_S)
+    assert found_s < 12 + 5 + 2
+    assert re.search(r"for 1[23] s with", instance["last_failure"]["summary"])
 
 
 def test_an_idle_server_is_no_hang(tmp_path: Path) -> None:
