@@ -217,4 +217,5 @@ def test_a_canary_is_off_or_a_duration(tmp_path: Path, text: str, seconds: float
     """Off is the default, and can be written to switch off what an earlier file set."""
     loaded, _ = load(tmp_path, COMMAND + "canary = '5m'" if text else COMMAND, f"[engine]\n{text}")
     assert loaded.engine.canary_s == seconds
-    assert problem(tmp_path, "[engine]\ncanary = 'of'").wanted == '"off", or a duration'
+    found = problem(tmp_path, "[engine]\ncanary = 'of'")
+    assert (found.message, found.wanted) == ('canary is neither "off" nor a duration', '"off", or a duration')

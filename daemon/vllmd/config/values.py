@@ -78,6 +78,7 @@ def off_or(read: Reader) -> Reader:
         try:
             return read(value)
         except WrongValueError as error:
+            error.problem = error.problem.replace("is not", 'is neither "off" nor')
             error.wanted = f'"off", or {error.wanted}'
             raise
 
