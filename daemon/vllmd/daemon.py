@@ -1,4 +1,4 @@
-"""The shell around the loop: builds the world, reads it at intervals, and feeds the loop one thing at a time."""
+"""The shell around the loop: builds the world, and feeds the loop one thing at a time."""
 
 import asyncio
 import ctypes
@@ -8,15 +8,12 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import structlog
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from vllmd.act.launch_logs import cap_size, last_generation, log_path
+from vllmd.act.launch_logs import last_generation, log_path
 from vllmd.act.server_process import Launcher, ServerProcess
 from vllmd.clock import SystemClock
 from vllmd.config.fixed import fixed_changes
@@ -25,15 +22,14 @@ from vllmd.errors import ControlError, InstanceBusyError, VllmdError
 from vllmd.loop import Loop
 from vllmd.model.canary import CanaryReply
 from vllmd.model.instance import Instance
-from vllmd.model.life import ALIVE
 from vllmd.model.server import Launch, ServerState
-from vllmd.model.snapshot import Metrics, Snapshot
 from vllmd.model.status import Status
 from vllmd.observe.canary import CanarySender
 from vllmd.observe.child_log import LogFollower, read_for_diagnosis
 from vllmd.observe.gpu import GpuWatch, NvmlReader
 from vllmd.observe.scrape import HttpScraper
 from vllmd.operator import operator_commands, reading_commands
+from vllmd.readings import Readings, Sources
 from vllmd.report.control import Command, ControlServer, Peer
 from vllmd.report.exporter import Exporter
 from vllmd.report.journal import Journal
@@ -45,8 +41,6 @@ from vllmd.report.status_json import status_document
 from vllmd.report.steady_ledger import SteadyLedger
 from vllmd.supervisor import Logs, Refresh, Supervisor
 
-_LOOK_S = 1.0  # between looks at a server that is not serving yet: its log, its backoff
-_CLOCK_JUMP_S = 2.0  # less is slewing, which the scheduler follows
 _PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 
 log = structlog.get_logger()
@@ -87,11 +81,12 @@ class Daemon:
         self._gpu = GpuWatch(NvmlReader(self._is_ours))
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
-        self._over = False  # whether vllmd ends
         self._left = False  # whether the server was left to the next vllmd
         self._told = True  # whether the last status came to status.json
         self._armed_s: float | None = None  # the due launch that a timer waits for
         self._loop = self._build_loop(first)
+        sources = Sources(self._scraper, self._gpu, self._server, self._clock)
+        self._readings = Readings(self._loop, sources, self._notifier, self._work.put_nowait)
         self._canary = CanarySender(instance.url, self._scraper.paused, self._api_key, self._canary_ended)
 
     def _is_ours(self, pid: int) -> bool:
@@ -116,14 +111,12 @@ class Daemon:
             stack.callback(exporter.close)
             stack.push_async_callback(self._scraper.close)
             stack.push_async_callback(self._canary.close)
-            scheduler = self._schedule()
-            stack.callback(self._end_readings, scheduler)
-            clock = asyncio.create_task(self._watch_clock(scheduler))
-            stack.callback(clock.cancel)
+            self._readings.begin()
+            stack.callback(self._readings.end)
             events = asyncio.create_task(self._pump_events())
             stack.callback(events.cancel)
             self._listen_to_signals()
-            self._loop.begin(await self._snapshot(None))
+            self._loop.begin(await self._readings.of_host())
             self._notifier.ready()
             await self._until_stopped(events)
 
@@ -153,91 +146,6 @@ class Daemon:
             asyncio.get_running_loop().call_later(delay_s, self._work.put_nowait, self._loop.look)
 
     # What brings work
-
-    def _schedule(self) -> AsyncIOScheduler:
-        interval_s = self._instance.settings.engine.scrape_interval_s
-        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
-        scheduler.add_job(self._read, "interval", seconds=interval_s)
-        scheduler.add_job(self._look, "interval", seconds=min(_LOOK_S, interval_s))
-        if self._notifier.alive_every_s is not None:
-            # Late is better than not at all, which is what the scheduler does with a job that is a second late.
-            scheduler.add_job(
-                self._show_life, "interval", seconds=self._notifier.alive_every_s, misfire_grace_time=None
-            )
-        scheduler.start()
-        return scheduler
-
-    def _end_readings(self, scheduler: AsyncIOScheduler) -> None:
-        self._over = True
-        scheduler.shutdown(wait=False)
-
-    async def _read(self) -> None:
-        """Take one reading; one that the end of vllmd cuts off is no error, as which the scheduler would log it."""
-        try:
-            await self._take_reading()
-        except asyncio.CancelledError:
-            if not self._over:
-                raise
-
-    async def _take_reading(self) -> None:
-        """Take one reading of everything and hand it to the loop."""
-        life = self._loop.supervisor.life
-        serving = life.state is ServerState.SERVING
-        metrics = await self._scraper.scrape() if serving else None
-        paused = await self._scraper.paused() if serving and self._loop.stall.suspects else None
-        snapshot = replace(await self._snapshot(metrics), paused=paused)
-        if life.state in ALIVE and life.launch is not None:
-            self._server.note_members()
-            if cap_size(Path(life.launch.log_path), self._instance.settings.log.engine_max_bytes):
-                log.info("log capped", path=life.launch.log_path)
-        self._work.put_nowait(lambda: self._guarded(lambda: self._loop.tick(snapshot)))
-
-    async def _snapshot(self, metrics: Metrics | None) -> Snapshot:
-        """Return these metrics with a reading of the memory."""
-        launch, memory = self._loop.supervisor.life.launch, psutil.virtual_memory()
-        return Snapshot(
-            at_s=self._clock.now_s(),
-            generation=launch.generation if launch else 0,
-            metrics=metrics,
-            gpus=await self._gpu.read(),
-            host_free_bytes=memory.available,
-            host_total_bytes=memory.total,
-            monotonic_s=self._clock.monotonic_s(),
-        )
-
-    async def _watch_clock(self, scheduler: AsyncIOScheduler) -> None:
-        """Plan the jobs anew when somebody sets the clock: the scheduler waits for times of day."""
-        offset_s = self._clock.now_s() - self._clock.monotonic_s()
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            before_s, offset_s = offset_s, self._clock.now_s() - self._clock.monotonic_s()
-            if abs(offset_s - before_s) > _CLOCK_JUMP_S:
-                log.warning("the clock was set", by_s=round(offset_s - before_s, 1))
-                self._work.put_nowait(partial(self._loop.clock_was_set, offset_s - before_s))
-                for job in scheduler.get_jobs():
-                    job.reschedule("interval", seconds=job.trigger.interval.total_seconds())
-
-    async def _look(self) -> None:
-        """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due.
-
-        One that serves and may hang is read more often: it is found when its limit has passed, not readings later.
-        """
-        if self._loop.supervisor.life.state is not ServerState.SERVING:
-            self._work.put_nowait(lambda: self._guarded(self._loop.look))
-        elif self._loop.stall.suspects:
-            await self._read()
-
-    async def _show_life(self) -> None:
-        """Let the service manager's watchdog be fed by the loop: where no work is done, nothing is said."""
-        self._work.put_nowait(self._notifier.alive)
-
-    def _guarded(self, look: Callable[[], None]) -> None:
-        """Let a bug in a reading cost that reading, not the server. A bug in an event ends the daemon: see above."""
-        try:
-            look()
-        except Exception:
-            self._loop.errors += 1
-            log.exception("a reading failed", errors=self._loop.errors)
 
     def _canary_ended(self, reply: CanaryReply) -> None:
         self._work.put_nowait(lambda: self._loop.stall.canary.answered(reply))

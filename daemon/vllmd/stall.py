@@ -1,6 +1,7 @@
 """Stalls: a serving server that stands still with work to do is ended, so that it is started again."""
 
 from vllmd.canary import Canary
+from vllmd.decide.deaf import Deafness, unanswered
 from vllmd.decide.hang import Silence, heard, limit_s
 from vllmd.model.decision import Hold, HoldReason
 from vllmd.model.snapshot import Snapshot
@@ -12,6 +13,7 @@ from vllmd.supervisor import Supervisor
 _MISSED_READINGS = 3
 _SUSPECT_PART = 0.5  # of the limit, from which on it is asked whether the server is paused
 _LATE_S = 5.0  # a reading waits up to 4 s for the metrics page
+_DEAF_LATE_S = 10.0  # and up to 4 s more for any answer, and 1 s for whether it is paused
 
 
 class Stall:
@@ -23,6 +25,7 @@ class Stall:
         self._clock = clock
         self.canary = Canary(supervisor, journal)
         self._silence = Silence()
+        self._deafness = Deafness()
         self._ending: int | None = None  # the generation that is being ended
 
     @property
@@ -32,7 +35,8 @@ class Stall:
     @property
     def suspects(self) -> bool:
         """Whether it is to be asked whether somebody paused the server: it was, or it has been silent for long."""
-        return self._silence.paused or self._silence.silent_s > _SUSPECT_PART * self._limit_s
+        still_s = max(self._silence.silent_s, self._deafness.deaf_s)
+        return self._silence.paused or still_s > _SUSPECT_PART * self._limit_s
 
     def look(self, snapshot: Snapshot, *, hands_off: bool, paused: bool) -> bool:
         """Take in a reading; return whether the server hangs, so that nothing else is to be decided about it.
@@ -44,7 +48,9 @@ class Stall:
         gap_s = _MISSED_READINGS * self._supervisor.instance.settings.engine.scrape_interval_s + _LATE_S
         asked = self.canary.look(snapshot, gap_s, self._limit_s, may_send=not paused)
         self._silence = heard(self._silence, snapshot, gap_s, asked=asked)
-        if self._silence.silent_s <= self._limit_s:
+        self._deafness = unanswered(self._deafness, snapshot, gap_s + _DEAF_LATE_S)
+        still_s = max(self._silence.silent_s, self._deafness.deaf_s)
+        if still_s <= self._limit_s:
             return False
         text = self._told(asked=asked)
         if hands_off:
@@ -54,10 +60,12 @@ class Stall:
             self._ending = snapshot.generation
             if asked:
                 self.canary.missed()
-            self._supervisor.end(self._silence.silent_s, text)
+            self._supervisor.end(still_s, text)
         return True
 
     def _told(self, *, asked: bool) -> str:
+        if self._deafness.deaf_s > self._limit_s:
+            return f"no answer for {self._deafness.deaf_s:.0f} s, and its main process stood still"
         silent_s, running = self._silence.silent_s, self._silence.running or 0.0
         if asked and running == 0:
             return f"no token for a canary and no step for {silent_s:.0f} s, while it was idle"

@@ -35,7 +35,7 @@ KINDS = (
     Kind("leader-kill", 8, process_faults.kill(Role.LEADER)),
     Kind("worker-kill", 6, process_faults.kill(Role.WORKER), "worker"),
     Kind("engine-stop", 4, process_faults.stop(Role.ENGINE)),
-    Kind("leader-stop", 0, process_faults.stop(Role.LEADER)),  # vllmd does not find it: its metrics just do not answer
+    Kind("leader-stop", 3, process_faults.stop(Role.LEADER)),
     Kind("worker-stop", 3, process_faults.stop(Role.WORKER), "worker"),
     Kind("disk-full", 6, storage_faults.full, "mount"),
     Kind("read-only", 5, storage_faults.read_only, "mount"),

@@ -1,5 +1,6 @@
 """vllmd over the simulated server: one that hangs is found within its limit, started again, and none that is idle."""
 
+import os
 import re
 import signal
 import time
@@ -25,6 +26,11 @@ SETTINGS = {"engine": {"stall_timeout": f"{STALL_S:g}s", "scrape_interval": "250
 def engine_of(daemon: VllmdProcess) -> psutil.Process:
     """Return the engine's process."""
     return next(p for p in daemon.server_processes() if "EngineCore" in " ".join(p.cmdline()))
+
+
+def worker_of(daemon: VllmdProcess) -> psutil.Process:
+    """Return a worker's process."""
+    return next(p for p in daemon.server_processes() if "Worker" in " ".join(p.cmdline()))
 
 
 def ask(port: int, tokens: int) -> int | None:
@@ -120,7 +126,7 @@ def test_a_deadlock_is_found_and_a_second_one_tries_eager_mode(tmp_path: Path) -
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", ["stop", "deadlock"])
+@pytest.mark.parametrize("fault", ["engine", "worker", "deadlock"])
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_every_hang_under_load_is_found_in_time(tmp_path: Path, fault: str, times: int) -> None:
     """One fresh fault after the other, each within the limit and 5 s: all of them, and nothing that is none."""
@@ -128,15 +134,19 @@ def test_every_hang_under_load_is_found_in_time(tmp_path: Path, fault: str, time
     settings = {**SETTINGS, "budget": {"crash_breaker": "100 in 15m"}}
     world = host(fault="hang", fault_after_requests=2) if fault == "deadlock" else host()
     found_s: list[float] = []
-    with running(tmp_path, serve(port), settings, world) as daemon, ThreadPoolExecutor(2) as pool:
+    argv = serve(port, *(("--tensor-parallel-size", "2") if fault == "worker" else ()))
+    with running(tmp_path, argv, settings, world) as daemon, ThreadPoolExecutor(2) as pool:
         for number in range(1, times + 1):
             daemon.wait_serving(2 * number - 1, LIMIT_S)
             pool.submit(ask, port, 20_000)
             until_running(port, 1)
-            if fault == "stop":
-                engine_of(daemon).send_signal(signal.SIGSTOP)
-            else:
-                pool.submit(ask, port, 20_000)
+            match fault:
+                case "engine":
+                    engine_of(daemon).send_signal(signal.SIGSTOP)
+                case "worker":
+                    worker_of(daemon).send_signal(signal.SIGSTOP)
+                case "deadlock":
+                    pool.submit(ask, port, 20_000)
             found_s.append(until_found(daemon, number))
             assert daemon.wait_serving(2 * number, LIMIT_S)["generation"] == 2 * number
             daemon.ask("restart")  # forgets the failures in a row, whose wait grows to minutes
@@ -159,6 +169,18 @@ def test_a_hang_is_found_when_its_limit_has_passed_however_seldom_the_server_is_
         instance = daemon.wait_serving(2, LIMIT_S)
     assert found_s < 12 + 5 + 2
     assert re.search(r"for 1[23] s with", instance["last_failure"]["summary"])
+
+
+def test_an_api_server_that_stands_still_is_found_and_replaced(tmp_path: Path) -> None:
+    """SIGSTOP of the main process: nothing is answered any more, and no CPU used. No request need be under way."""
+    with running(tmp_path, serve(free_port()), SETTINGS, host()) as daemon:
+        pid = daemon.wait_serving(1, LIMIT_S)["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        # Two questions of 4 s each are not answered.
+        assert until_found(daemon, 1) < FOUND_WITHIN_S + 8
+        instance = daemon.wait_serving(2, LIMIT_S)
+        assert instance["last_failure"]["class"] == "hang"
+        assert "its main process stood still" in instance["last_failure"]["summary"]
 
 
 def test_an_idle_server_is_no_hang(tmp_path: Path) -> None:

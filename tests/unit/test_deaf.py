@@ -30,6 +30,11 @@ def test_no_answer_and_no_cpu_add_up() -> None:
     assert after(*(reading(100 + EVERY_S * n) for n in range(9))).deaf_s == 8 * EVERY_S
 
 
+def test_it_begins_with_the_question_that_was_not_answered() -> None:
+    """A reading without an answer takes as long as it waits."""
+    assert after(replace(reading(108), asked_s=100)).deaf_s == 8
+
+
 def test_any_answer_begins_anew() -> None:
     """A refusal is an answer; what was not asked says nothing."""
     before = [reading(100), reading(105), reading(110)]

@@ -17,7 +17,8 @@ _STANDS_STILL = 0.01
 class Deafness:
     """Readings of one generation in a row without an answer. Times in seconds by the monotonic clock.
 
-    `cpu_s` is the CPU time of the main process at the first of them.
+    `since_s` is when the first of them was begun, `last_s` when the last was over. `cpu_s` is the CPU time of the main
+    process at the end of the first.
     """
 
     generation: int = 0
@@ -27,7 +28,7 @@ class Deafness:
 
     @property
     def deaf_s(self) -> float:
-        """From the first to the last of these readings, in seconds."""
+        """From the first question of these readings to the end of the last, in seconds."""
         return self.last_s - self.since_s if self.since_s is not None else 0.0
 
 
@@ -36,7 +37,8 @@ def unanswered(before: Deafness, snapshot: Snapshot, gap_s: float) -> Deafness:
     at_s, cpu_s = snapshot.monotonic_s, snapshot.leader_cpu_s
     if snapshot.answers is not False or at_s is None or cpu_s is None:
         return Deafness(snapshot.generation)
-    begins = Deafness(snapshot.generation, at_s, cpu_s, at_s)
+    asked_s = at_s if snapshot.asked_s is None else snapshot.asked_s
+    begins = Deafness(snapshot.generation, asked_s, cpu_s, at_s)
     if before.generation != snapshot.generation or before.since_s is None or at_s - before.last_s > gap_s:
         return begins
     works = cpu_s - before.cpu_s > _STANDS_STILL * (at_s - before.since_s)

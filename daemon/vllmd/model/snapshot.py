@@ -78,7 +78,8 @@ class Snapshot:
 
     `monotonic_s` is the same moment by a clock that nobody sets, None where it was not read; `paused` whether somebody
     had vLLM itself keep its requests waiting, None where that was not asked, or not answered; `answers` whether the
-    server answered anything, None where it was not asked; `leader_cpu_s` the CPU time of its main process so far.
+    server answered anything, None where it was not asked, and `asked_s` when it was, by the monotonic clock;
+    `leader_cpu_s` is the CPU time of its main process so far.
     """
 
     at_s: float
@@ -90,6 +91,7 @@ class Snapshot:
     monotonic_s: float | None = None
     paused: bool | None = None
     answers: bool | None = None
+    asked_s: float | None = None
     leader_cpu_s: float | None = None
 
 

@@ -95,6 +95,12 @@ def busy_ticks_and_bytes(processes: Iterable[ProcessId]) -> tuple[int, int]:
     return ticks, size
 
 
+def cpu_s(process: ProcessId) -> float | None:
+    """Return the CPU time that a process has used, in seconds (fields 14 and 15); None if it has ended."""
+    fields = _stat(process.pid) if exists(process) else None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields is not None else None
+
+
 def signal_process(process: ProcessId, number: signal.Signals) -> bool:
     """Send a signal to this very process; False if it has ended. A pid that was given away is never hit."""
     try:

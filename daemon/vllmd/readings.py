@@ -1,0 +1,160 @@
+"""The readings: what is looked at, when, and how it comes to the loop as one piece of work."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from vllmd.act.launch_logs import cap_size
+from vllmd.act.server_process import ServerProcess
+from vllmd.loop import Loop
+from vllmd.model.life import ALIVE
+from vllmd.model.server import ServerState
+from vllmd.model.snapshot import Snapshot
+from vllmd.observe.processes import cpu_s
+from vllmd.observe.scrape import HttpScraper
+from vllmd.ports import Clock, GpuReader
+from vllmd.report.notify import SdNotifier
+
+_LOOK_S = 1.0  # between looks at a server that is not serving yet: its log, its backoff
+_CLOCK_JUMP_S = 2.0  # less is slewing, which the scheduler follows
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is read."""
+
+    scraper: HttpScraper
+    gpu: GpuReader
+    server: ServerProcess
+    clock: Clock
+
+
+class Readings:
+    """Reads at intervals and hands each reading to `work`, which does one thing after the other."""
+
+    def __init__(
+        self, loop: Loop, sources: Sources, notifier: SdNotifier, work: Callable[[Callable[[], Any]], None]
+    ) -> None:
+        self._loop = loop
+        self._sources = sources
+        self._notifier = notifier
+        self._work = work
+        self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
+        self._clock_watch: asyncio.Task[None] | None = None
+        self._over = False
+
+    def begin(self) -> None:
+        """Begin to read, every `engine.scrape_interval`."""
+        interval_s = self._loop.supervisor.instance.settings.engine.scrape_interval_s
+        self._scheduler.add_job(self._read, "interval", seconds=interval_s)
+        self._scheduler.add_job(self._look, "interval", seconds=min(_LOOK_S, interval_s))
+        if self._notifier.alive_every_s is not None:
+            # Late is better than not at all, which is what the scheduler does with a job that is a second late.
+            self._scheduler.add_job(
+                self._show_life, "interval", seconds=self._notifier.alive_every_s, misfire_grace_time=None
+            )
+        self._scheduler.start()
+        self._clock_watch = asyncio.create_task(self._watch_clock())
+
+    def end(self) -> None:
+        """Read no more; a reading under way is cut off."""
+        self._over = True
+        self._scheduler.shutdown(wait=False)
+        if self._clock_watch is not None:
+            self._clock_watch.cancel()
+
+    async def of_host(self) -> Snapshot:
+        """Return a reading of the memory alone."""
+        clock, memory = self._sources.clock, psutil.virtual_memory()
+        launch = self._loop.supervisor.life.launch
+        return Snapshot(
+            at_s=clock.now_s(),
+            generation=launch.generation if launch else 0,
+            metrics=None,
+            gpus=await self._sources.gpu.read(),
+            host_free_bytes=memory.available,
+            host_total_bytes=memory.total,
+            monotonic_s=clock.monotonic_s(),
+        )
+
+    async def _read(self) -> None:
+        """Take one reading; one that the end of vllmd cuts off is no error, as which the scheduler would log it."""
+        try:
+            snapshot = await self._snapshot()
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+            return
+        self._keep_house()
+        self._work(lambda: self._guarded(lambda: self._loop.tick(snapshot)))
+
+    async def _snapshot(self) -> Snapshot:
+        """Return a reading of everything."""
+        life, scraper = self._loop.supervisor.life, self._sources.scraper
+        if life.state is not ServerState.SERVING:
+            return await self.of_host()
+        asked_s = self._sources.clock.monotonic_s()
+        metrics = await scraper.scrape()
+        leader = life.launch.leader if life.launch else None
+        answers = metrics is not None or await scraper.answers()
+        paused = await scraper.paused() if answers and self._loop.stall.suspects else None
+        return replace(
+            await self.of_host(),
+            metrics=metrics,
+            paused=paused,
+            answers=answers,
+            asked_s=asked_s,
+            leader_cpu_s=cpu_s(leader) if leader is not None else None,
+        )
+
+    def _keep_house(self) -> None:
+        """Note which processes are the server's, and keep its log within its size."""
+        life = self._loop.supervisor.life
+        if life.state in ALIVE and life.launch is not None:
+            self._sources.server.note_members()
+            if cap_size(Path(life.launch.log_path), self._loop.supervisor.instance.settings.log.engine_max_bytes):
+                log.info("log capped", path=life.launch.log_path)
+
+    async def _watch_clock(self) -> None:
+        """Plan the jobs anew when somebody sets the clock: the scheduler waits for times of day."""
+        clock = self._sources.clock
+        offset_s = clock.now_s() - clock.monotonic_s()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            before_s, offset_s = offset_s, clock.now_s() - clock.monotonic_s()
+            if abs(offset_s - before_s) > _CLOCK_JUMP_S:
+                log.warning("the clock was set", by_s=round(offset_s - before_s, 1))
+                self._work(partial(self._loop.clock_was_set, offset_s - before_s))
+                for job in self._scheduler.get_jobs():
+                    job.reschedule("interval", seconds=job.trigger.interval.total_seconds())
+
+    async def _look(self) -> None:
+        """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due.
+
+        One that serves and may hang is read more often: it is found when its limit has passed, not readings later.
+        """
+        if self._loop.supervisor.life.state is not ServerState.SERVING:
+            self._work(lambda: self._guarded(self._loop.look))
+        elif self._loop.stall.suspects:
+            await self._read()
+
+    async def _show_life(self) -> None:
+        """Let the service manager's watchdog be fed by the loop: where no work is done, nothing is said."""
+        self._work(self._notifier.alive)
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """Let a bug in a reading cost that reading, not the server. A bug in an event ends the daemon."""
+        try:
+            look()
+        except Exception:
+            self._loop.errors += 1
+            log.exception("a reading failed", errors=self._loop.errors)
