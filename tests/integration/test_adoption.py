@@ -160,6 +160,21 @@ def test_a_vllmd_that_has_no_server_ends_at_once_when_it_is_to_leave(tmp_path: P
         assert daemon.wait_ended(LIMIT_S) == 0
 
 
+def test_a_server_that_stands_still_is_not_waited_for_as_for_a_start(tmp_path: Path) -> None:
+    """One that served before and answers nothing hangs: it is found within `stall_timeout`, not `start_timeout`."""
+    argv, settings = serve(free_port()), {"engine": {"stall_timeout": "3s"}}
+    with running(tmp_path, argv, settings, host()) as first:
+        pid = first.wait_serving(1, LIMIT_S)["pid"]
+        first.process.kill()
+        first.process.wait()
+        os.kill(pid, signal.SIGSTOP)
+        with running(tmp_path, argv, settings, host()) as second:
+            instance = second.wait_serving(2, LIMIT_S)
+            assert instance["last_failure"]["class"] == "hang"
+            assert "its main process stood still" in instance["last_failure"]["summary"]
+        assert not first.leftovers()
+
+
 def test_reap_ends_what_was_left_and_nothing_else(tmp_path: Path) -> None:
     """Not while a vllmd runs; then the server and its engine, and not the one of another instance."""
     with running(tmp_path / "other", serve(free_port()), environ=host()) as other:

@@ -62,7 +62,7 @@ async def always() -> bool:
 def server(folder: Path, port: int, start_timeout_s: float = 60.0) -> ServerProcess:
     """Return a server whose health check is always answered well: only the proof of ownership is left."""
     launcher = Launcher(
-        folder, dict(os.environ), "127.0.0.1", port, start_timeout_s, drain_timeout_s=0.1, keep_logs=3, mask=str
+        folder, dict(os.environ), "127.0.0.1", port, start_timeout_s, 60.0, drain_timeout_s=0.1, keep_logs=3, mask=str
     )
     return ServerProcess(launcher, SystemClock(), NoGpu(), always)
 

@@ -22,8 +22,8 @@ log = structlog.get_logger()
 class ServerRecord:
     """The processes of the last launch: its leader, which leads the session, and the members seen in it.
 
-    `cgroup` is the leader's, `options` the mark of what followed the program.
-    Both are empty where they are not known. `ending`: its end was asked for. `left`: it is to outlive its vllmd.
+    `cgroup` is the leader's, `options` the mark of what followed the program; both are empty where they are not known.
+    `ready`: it has served. `ending`: its end was asked for. `left`: it is to outlive its vllmd.
     """
 
     boot_id: str
@@ -34,6 +34,7 @@ class ServerRecord:
     options: str = ""
     ending: bool = False
     left: bool = False
+    ready: bool = False
 
 
 def options_mark(words: Sequence[str]) -> str:
@@ -53,6 +54,7 @@ def write_record(path: Path, record: ServerRecord) -> None:
             "options": record.options,
             "ending": record.ending,
             "left": record.left,
+            "ready": record.ready,
         }
     )
     temporary = path.with_suffix(".new")
@@ -73,6 +75,7 @@ def read_record(path: Path) -> ServerRecord | None:
             str(data.get("options", "")),
             bool(data.get("ending")),
             bool(data.get("left")),
+            bool(data.get("ready")),
         )
     except FileNotFoundError:
         return None

@@ -65,6 +65,7 @@ class Launcher:
     host: str  # the address that the server binds; empty for all
     port: int
     start_timeout_s: float
+    stall_timeout_s: float
     drain_timeout_s: float
     keep_logs: int
     mask: Callable[[str], str]  # secrets of text that is kept
@@ -97,6 +98,7 @@ class ServerProcess:
         self._hurried = asyncio.Event()
         self._hanging = asyncio.Event()
         self._generation: int | None = None
+        self._served = False  # under an earlier vllmd
         self._hung: Hung | None = None  # told when the launch has been ended for it
         self.session = Session(launcher.record_path, launcher.log_dir, clock)
 
@@ -138,6 +140,7 @@ class ServerProcess:
             raise RuntimeError("a launch is under way")
         self._stopping, self._hurried, self._hanging = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._generation, self._hung, self._child = launch.generation, None, None
+        self._served = False
         self._task = asyncio.create_task(task)
         self._task.add_done_callback(self._task_ended)
 
@@ -185,6 +188,7 @@ class ServerProcess:
         """Go on with a launch of an earlier vllmd. Its exit code will not be known: it is no child of ours."""
         record, before = self.session.record, oom_kills()
         assert record is not None  # noqa: S101 - it was left
+        self._served = record.ready
         self.session.taken_over()
         await self._watch(launch, record.leader, before)
 
@@ -287,10 +291,12 @@ class ServerProcess:
                 serving = stalled is None
                 if serving:
                     self.session.note_members()
+                    self.session.ready()
                     await self._events.put(Ready(launch.generation))
                     await asyncio.wait({ended, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
-            if self._hung is not None and serving and not ended.done():
-                stalled = self._hung
+            hung = self._hung if serving else stalled
+            if isinstance(hung, Hung) and not ended.done():
+                stalled = hung
                 await self._keep_evidence(launch, stalled)
                 await self._end_at_once(ended)
             elif not ended.done():
@@ -300,14 +306,22 @@ class ServerProcess:
                 task.cancel()
         return stalled
 
-    async def _start(self, launch: Launch) -> StartStalled | None:
-        """Wait until the server is proved ready (None), or until its start shows no progress for too long."""
-        timeout_s = self._launcher.start_timeout_s
+    async def _start(self, launch: Launch) -> StartStalled | Hung | None:
+        """Wait until the server is proved ready (None), or until its start shows no progress for too long.
+
+        One that has served before answers soon, or its main process stands still: that is a hang.
+        """
+        timeout_s = self._launcher.stall_timeout_s if self._served else self._launcher.start_timeout_s
         progress = StartProgress(log_path(self._launcher.log_dir, launch.generation), self._clock.monotonic_s())
         while not await self._ready():
             await asyncio.sleep(_POLL_S)
             self.note_members()
-            silence = progress.look(self.session.members, self._clock.monotonic_s())
+            record = self.session.record
+            looked_at = (record.leader,) if self._served and record is not None else self.session.members
+            silence = progress.look(looked_at, self._clock.monotonic_s())
+            if self._served and silence.of_all_s > timeout_s:
+                text = f"taken over, no answer for {silence.of_all_s:.0f} s, and its main process stood still"
+                return Hung(launch.generation, silence.of_all_s, text)
             if silence.of_all_s > timeout_s or silence.but_for_cpu_s > _BUSY_FACTOR * timeout_s:
                 return StartStalled(launch.generation, silence.but_for_cpu_s)
         return None

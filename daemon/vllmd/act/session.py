@@ -56,6 +56,11 @@ class Session:
         if self.record is not None and not self.record.ending:
             self._remember(replace(self.record, ending=True))
 
+    def ready(self) -> None:
+        """Record that the server has served."""
+        if self.record is not None and not self.record.ready:
+            self._remember(replace(self.record, ready=True))
+
     def leave(self) -> bool:
         """Record that the server is to outlive this vllmd; return whether one lives that can."""
         if self.record is None or self.record.ending or not self.living():

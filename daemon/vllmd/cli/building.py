@@ -70,6 +70,7 @@ def configuration_of(settings: Settings, environ: Mapping[str, str], state_dir: 
         host=host,
         port=port,
         start_timeout_s=engine.start_timeout_s,
+        stall_timeout_s=engine.stall_timeout_s,
         drain_timeout_s=engine.drain_timeout_s,
         keep_logs=settings.log.engine_keep,
         mask=instance.masker.mask,
