@@ -81,6 +81,7 @@ class Daemon:
         self._gpu = GpuWatch(NvmlReader(self._is_ours))
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._leaving = False  # whether it ends with the server, though it was told to leave that
         self._left = False  # whether the server was left to the next vllmd
         self._told = True  # whether the last status came to status.json
         self._armed_s: float | None = None  # the due launch that a timer waits for
@@ -168,6 +169,9 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self._work.put_nowait, self._reload)
 
     def _stop(self) -> None:
+        if self._leaving:
+            self._leaving = False
+            return
         self._notifier.stopping()
         self._loop.stop()
 
@@ -192,9 +196,13 @@ class Daemon:
         self._notifier.ready()
 
     def _leave(self) -> None:
-        """End vllmd and leave its server to the next one; a server that lives no more, or is being ended, is not."""
+        """End vllmd and leave its server to the next one; a server that lives no more, or is being ended, is not.
+
+        The SIGTERM by which a service manager follows this up asks for the same, and hurries no drain.
+        """
         if not self._server.leave():
             self._stop()
+            self._leaving = True
             return
         launch = self._loop.supervisor.life.launch
         log.info("leaving the server to the next vllmd", generation=launch.generation if launch else None)

@@ -135,6 +135,7 @@ class Supervisor:
             model=self.instance.command.model,
             vllm=self.instance.catalogue.version,
         )
+        self.instance = self.instance.as_launched(launch)
         self.life = self.life.moved(ServerState.STARTING, launch.started_at_s, f"starting ({following.cause})", launch)
         self._current, self._coming = following, None
         self.facts = StartFacts()

@@ -7,7 +7,7 @@ import pytest
 from option_catalogues import real_catalogue
 from vllmd.errors import CommandError
 from vllmd.model.argv import Command, UnknownOption, canonical_name, parse_command
-from vllmd.model.flags import FlagValue
+from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.options import Arity, Catalogue, Dialect, Option
 
 REAL = real_catalogue()
@@ -299,3 +299,22 @@ def test_equal_meanings_make_equal_commands() -> None:
         ("--model", "M", "--tensor-parallel-size=2", "--max-num-se", "8", "-O", "3"),
     )
     assert len({serve(*words).argv() for words in spellings}) == 1
+
+
+@pytest.mark.parametrize(
+    ("moved", "new", "becomes"),
+    [
+        ({"a": "1", "b": "9"}, {"a": "1", "b": "2"}, {"a": "1", "b": "9"}),
+        ({"a": "1", "b": "9"}, {"a": "5", "b": "2", "c": "7"}, {"a": "5", "b": "9", "c": "7"}),
+        ({"a": "1", "b": "9"}, {"a": "1", "b": "3"}, {"a": "1", "b": "3"}),
+        ({"b": "2"}, {"a": "1", "b": "3"}, {"b": "3"}),
+        ({"a": "1", "b": "2", "e": "8"}, {"b": "2"}, {"b": "2", "e": "8"}),
+    ],
+    ids=["the same", "others changed", "the moved one changed", "one removed", "one added"],
+)
+def test_what_was_moved_is_moved_off_a_new_command_too(
+    moved: dict[str, str], new: dict[str, str], becomes: dict[str, str]
+) -> None:
+    """Unless the operator has written that option otherwise meanwhile: his word counts."""
+    old = Flags((("a", "1"), ("b", "2")))
+    assert dict(Flags(tuple(moved.items())).rebased(old, Flags(tuple(new.items())))) == becomes

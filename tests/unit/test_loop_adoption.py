@@ -5,12 +5,15 @@ from dataclasses import replace
 import pytest
 
 from fakes import MemoryLedger
-from house import ARGV, House, house, settings
+from house import ARGV, CATALOGUE, House, house, settings
 from unit.test_loop import RUNTIME_OOM, SLO, begun, effects, serve
+from vllmd.model.argv import parse_command
 from vllmd.model.decision import Action, Change, Effect, Verification
 from vllmd.model.server import Left, ServerState
-from vllmd.model.settings import Slo
+from vllmd.model.settings import Engine, Slo
 from vllmd.model.snapshot import Snapshot
+from vllmd.supervisor import as_it_is
+from vllmd_policies import BUILT_IN
 
 NO_TARGETS = Slo()
 
@@ -177,3 +180,18 @@ def test_a_crash_loop_is_held_over_the_ends_of_vllmd() -> None:
     third.ready()
     third.dies(1, "nothing that says why")
     assert third.state != ServerState.HELD
+
+
+def test_a_reload_moves_what_follows_from_the_settings_with_the_next_launch() -> None:
+    """VLLM's own drain is an option of its command: the server that runs keeps the one that it was launched with."""
+    built = begun()
+    supervisor = built.loop.supervisor
+    chosen = replace(supervisor.instance.settings, engine=Engine(drain_timeout_s=15.0))
+    asked = replace(supervisor.instance, settings=chosen, command=parse_command(ARGV, 2, CATALOGUE))
+    built.loop.configure(asked, BUILT_IN, as_it_is)
+    assert built.flags["shutdown-timeout"] == "60"
+    assert built.told[-1].pending == ("--shutdown-timeout",)
+    built.loop.restart()
+    built.drained()
+    assert built.flags["shutdown-timeout"] == "15"
+    assert not built.told[-1].pending

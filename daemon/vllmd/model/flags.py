@@ -59,8 +59,14 @@ class Flags(Mapping[str, FlagValue]):
         return parse_number(value) if isinstance(value, str) else None
 
     def rebased(self, old: "Flags", new: "Flags") -> "Flags":
-        """Return what these flags, which were moved from an old baseline, are over a new one."""
-        return new.changed({name: value for name, (_, value) in self.differences(old).items()})
+        """Return what these flags, which were moved from an old baseline, are over a new one.
+
+        What the operator has written otherwise meanwhile counts as written, also where it had been moved.
+        """
+        if old == new:
+            return self
+        moved = {name: value for name, (_, value) in self.differences(old).items()}
+        return new.changed({name: value for name, value in moved.items() if old.get(name) == new.get(name)})
 
     def differences(self, baseline: "Flags") -> dict[str, tuple[FlagValue | None, FlagValue | None]]:
         """Return {name: (baseline value, value here)} for every option that differs."""

@@ -42,7 +42,7 @@ class Instance:
         return flags.changed({SHUTDOWN_TIMEOUT: str(round(self.settings.engine.drain_timeout_s))})
 
     def as_launched(self, launch: Launch) -> "Instance":
-        """Return the instance with the command that an earlier launch had, whatever the configuration asks for now."""
+        """Return the instance with the command that a launch had, whatever the configuration asks for afterwards."""
         model = launch.model if launch.model and MASK not in launch.model else self.command.model
         return replace(self, command=replace(self.command, flags=launch.baseline, model=model))
 
