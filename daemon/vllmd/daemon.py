@@ -79,8 +79,9 @@ class Daemon:
         self._notifier = SdNotifier()
         self._scraper = HttpScraper(instance.url)
         self._gpu = GpuWatch(NvmlReader(self._is_ours))
-        self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy)
+        self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy, self._may_end)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
+        self._ready = False  # whether the first launch has begun, or a server was taken over
         self._leaving = False  # whether it ends with the server, though it was told to leave that
         self._left = False  # whether the server was left to the next vllmd
         self._told = True  # whether the last status came to status.json
@@ -89,6 +90,9 @@ class Daemon:
         sources = Sources(self._scraper, self._gpu, self._server, self._clock)
         self._readings = Readings(self._loop, sources, self._notifier, self._work.put_nowait)
         self._canary = CanarySender(instance.url, self._scraper.paused, self._api_key, self._canary_ended)
+
+    def _may_end(self) -> bool:
+        return not self._loop.pauses.hands_off
 
     def _is_ours(self, pid: int) -> bool:
         return self._server.session.is_ours(pid)
@@ -119,6 +123,7 @@ class Daemon:
             self._listen_to_signals()
             self._loop.begin(await self._readings.of_host())
             self._notifier.ready()
+            self._ready = True
             await self._until_stopped(events)
 
     async def _until_stopped(self, events: "asyncio.Task[None]") -> None:
@@ -172,6 +177,10 @@ class Daemon:
         if self._leaving:
             self._leaving = False
             return
+        if not self._ready and self._notifier.listens and self._server.leave():
+            # The service manager calls a start off: it knows whether another one follows, and has what is left ended.
+            self._left = True
+            return
         self._notifier.stopping()
         self._loop.stop()
 
@@ -180,14 +189,14 @@ class Daemon:
         self._notifier.reloading(int(self._clock.monotonic_s() * 1_000_000))
         try:
             asked = self._reconfigure()
+            self._instance.masker.learn(asked.instance.masker)
             if fixed := fixed_changes(self._instance, asked.instance):
                 raise VllmdError(f"a running vllmd cannot change: {', '.join(fixed)}")
-        except VllmdError as error:
+        except (VllmdError, OSError) as error:
             log.warning("the configuration was not taken; the one before stays in force", reason=str(error))
             self._loop.not_configured(f"the configuration was not taken: {error}")
         else:
             masker = self._instance.masker
-            masker.learn(asked.instance.masker)
             self._instance = replace(asked.instance, masker=masker)
             self._launcher = replace(asked.launcher, mask=masker.mask)
             self._server.configure(self._launcher)

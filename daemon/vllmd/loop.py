@@ -81,7 +81,7 @@ class Loop:
         self._past = Past()
         self._trials = Trials(supervisor, journal, clock, self._past)
         self.stall = Stall(supervisor, journal, clock)
-        self._pauses = Pauses(supervisor, journal, clock)
+        self.pauses = Pauses(supervisor, journal, clock)
         self._stop_asked = False
         self.errors = 0  # readings that a bug spoilt
         self.reload_problem: str | None = None  # why the configuration on disk is not the one in force
@@ -95,8 +95,8 @@ class Loop:
         if snapshot is not None:
             self._snapshot = snapshot
             self.supervisor.note(snapshot)
-        since_s = self._now_s - self._instance.settings.budget.breaker_window_s
-        self._past.recall(self._journal, self.supervisor.fingerprint, self._instance.baseline, self._now_s, since_s)
+        window_s = self._instance.settings.budget.breaker_window_s
+        self._past.recall(self._journal, self.supervisor.fingerprint, self._instance.baseline, self._now_s, window_s)
         if self.supervisor.take_over():
             self._trials.lost()
         else:
@@ -109,12 +109,12 @@ class Loop:
         self._snapshot = snapshot
         self.supervisor.note(snapshot)
         self.supervisor.read_new_lines()
-        self._answer_what_waited(self._pauses.end_in_time())
+        self._answer_what_waited(self.pauses.end_in_time())
         self.supervisor.launch_when_due()
         if self.supervisor.life.state is ServerState.SERVING:
             self._window = self._window.with_snapshot(snapshot)
             self._assessment = assess(self._window, self._instance.settings.slo)
-            if not self.stall.look(snapshot, hands_off=self._pauses.hands_off, paused=self._pauses.pause is not None):
+            if not self.stall.look(snapshot, hands_off=self.pauses.hands_off, paused=self.pauses.pause is not None):
                 self._act_on(self._assessment if snapshot.metrics is not None else None, snapshot.generation)
             if self.supervisor.served_s > GOOD_RUN_S:
                 self._past.calmed()
@@ -123,7 +123,7 @@ class Loop:
     def look(self) -> None:
         """Look at a server that is not serving: what its start printed, and whether a waiting launch is due."""
         self.supervisor.read_new_lines()
-        self._answer_what_waited(self._pauses.end_in_time())
+        self._answer_what_waited(self.pauses.end_in_time())
         self.supervisor.launch_when_due()
         self.tell()
 
@@ -164,7 +164,7 @@ class Loop:
     # Serving: assessment → decision → plan
 
     def _act_on(self, assessment: Assessment | None, generation: int) -> None:
-        if (paused := self._pauses.hold()) is not None:
+        if (paused := self.pauses.hold()) is not None:
             self._journal.hold(paused, self._now_s)
             return
         if self._trials.look(self._window, generation):
@@ -190,11 +190,15 @@ class Loop:
 
     def _on_ready(self, generation: int) -> None:
         outcome = self.supervisor.ready()
-        self._past.settle(self._journal, self.supervisor.fingerprint, self._instance.baseline)
+        self._settle()
         self._past.visited.add(self.supervisor.flags)
         self._past.served = self.supervisor.flags
         self._window, self._assessment = Window(self._window.span_s), None
         self._trials.ready(outcome, generation)
+
+    def _settle(self) -> None:
+        if self._past.settle(self._journal, self.supervisor.fingerprint, self._instance.baseline):
+            self._trials.command_changed()
 
     # Failures: failure → decision → launch, or held
 
@@ -224,13 +228,13 @@ class Loop:
     def _on_failure(self, failure: Failure) -> None:
         self._journal.failure(failure, self._now_s)
         launch = self.supervisor.life.launch
-        self._past.settle(self._journal, self.supervisor.fingerprint, self._instance.baseline)
+        self._settle()
         self._past.failed(failure, self.supervisor.flags, self._now_s)
         self._past.failure_log = launch.log_path if launch and launch.leader else None
         outcome = self.supervisor.failed()
         if outcome is not None:
             self._journal.verification(Verification(outcome.change.id, self._now_s, Effect.FAILED, failure.summary))
-        if not self._pauses.keep_down(failure):
+        if not self.pauses.keep_down(failure):
             self._answer(failure)
 
     def _answer_what_waited(self, failure: Failure | None) -> None:
@@ -288,7 +292,7 @@ class Loop:
         if state in {ServerState.DRAINING, ServerState.STOPPED}:
             return None
         self._past.calmed()
-        self._pauses.begin_anew()
+        self.pauses.begin_anew()
         self._trials.begin_anew()
         flags = self.supervisor.flags
         proposal = Proposal("admin", Domain.ADMIN, Wish.RETRY_UNCHANGED, "asked for by the operator", trigger="admin")
@@ -302,14 +306,14 @@ class Loop:
 
     def pause(self, pause: Pause) -> None:
         """Change and restart nothing until the pause ends. A start or a drain that runs goes on."""
-        self._answer_what_waited(self._pauses.begin(pause))
+        self._answer_what_waited(self.pauses.begin(pause))
         self.tell()
 
     def resume(self, by: str) -> bool:
         """End the pause; return whether there was one. A server that it kept down is recovered."""
-        if self._pauses.pause is None:
+        if self.pauses.pause is None:
             return False
-        self._answer_what_waited(self._pauses.end(by))
+        self._answer_what_waited(self.pauses.end(by))
         self.tell()
         return True
 
@@ -386,7 +390,7 @@ class Loop:
             expected_start_s=supervisor.start_s,
             errors=self.errors,
             failure_log=self._past.failure_log,
-            pause=self._pauses.pause,
+            pause=self.pauses.pause,
             pending=supervisor.pending,
             reload_problem=self.reload_problem,
         )

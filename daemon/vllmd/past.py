@@ -8,6 +8,7 @@ from vllmd.decide.recover import CrashRecord
 from vllmd.model.decision import Change, Domain, Proposal, Wish
 from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import UTILIZATION, Flags, FlagValue
+from vllmd.model.masking import MASK
 from vllmd.model.server import Launch, Left, Phase
 from vllmd.model.settings import Mode, Modes
 from vllmd.model.tried import Ban
@@ -34,19 +35,31 @@ class Past:
     served: Flags | None = None  # the last flags that served
     too_low: float | None = None  # a utilization at which the KV pool was too small
     fingerprint: str | None = None  # that the bans are of
+    baseline: Flags | None = None  # that `served` and `visited` are moved from
     failure_log: str | None = None  # of the launch that failed last, None if it had no process
 
-    def recall(self, journal: Journal, fingerprint: str, baseline: Flags, now_s: float, crashes_since_s: float) -> None:
+    def recall(self, journal: Journal, fingerprint: str, baseline: Flags, now_s: float, window_s: float) -> None:
         """Take in what the ledger keeps for this fingerprint; flags get the secrets of the baseline back."""
         self.voluntary_s.extend(journal.voluntary_since(now_s - _DAY_S))
-        self.crashes.extend(journal.crashes_since(crashes_since_s))
+        self.crashes.extend(journal.crashes_between(now_s - window_s, now_s))
         self.harmful.update(journal.harmful())
         self.settle(journal, fingerprint, baseline)
 
-    def settle(self, journal: Journal, fingerprint: str, baseline: Flags) -> None:
-        """Let the bans be those of this fingerprint: vLLM may have been upgraded under a running daemon."""
-        if fingerprint == self.fingerprint:
-            return
+    def settle(self, journal: Journal, fingerprint: str, baseline: Flags) -> bool:
+        """Let what is known be of this fingerprint and of this command; return whether the command is another one.
+
+        vLLM may have been upgraded under a running daemon, and the operator may have written another command.
+        """
+        another = self.baseline is not None and baseline != self.baseline
+        self.baseline = baseline
+        if another:
+            self.served = None
+            self.visited.clear()
+        if fingerprint != self.fingerprint:
+            self._learn_bans(journal, fingerprint, baseline)
+        return another
+
+    def _learn_bans(self, journal: Journal, fingerprint: str, baseline: Flags) -> None:
         self.fingerprint, self.too_low = fingerprint, None
         self.bans.clear()
         self.hangs_s.clear()
@@ -132,6 +145,9 @@ def left_launch(journal: Journal, left: Left, baseline: Flags) -> Launch | str |
     moved = [name for name in _ADDRESS if launch.baseline.get(name) != journal.masked(baseline).get(name)]
     if moved:
         return f"it answers elsewhere than is configured now (--{', --'.join(moved)})"
+    hidden = [name for name in launch.flags.differences(launch.baseline) if MASK in str(launch.flags.get(name))]
+    if hidden:
+        return f"what was moved is masked in the ledger (--{', --'.join(hidden)})"
     shown = journal.masked(baseline)
     return replace(
         launch,

@@ -39,7 +39,7 @@ class Server(Protocol):
         """Return what an earlier vllmd left."""
 
     def adopt(self, launch: Launch) -> None:
-        """Take over the launch that was left, without a signal; Spawned, then Ready, Exited or StartStalled follow."""
+        """Take over the launch that was left, without a signal; Spawned follows, then Ready or its end."""
 
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""

@@ -14,6 +14,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from vllmd.act.launch_logs import cap_size
 from vllmd.act.server_process import ServerProcess
 from vllmd.loop import Loop
+from vllmd.model.flags import api_servers
 from vllmd.model.life import ALIVE
 from vllmd.model.server import ServerState
 from vllmd.model.snapshot import Snapshot
@@ -104,7 +105,8 @@ class Readings:
             return await self.of_host()
         asked_s = self._sources.clock.monotonic_s()
         metrics = await scraper.scrape()
-        leader = life.launch.leader if life.launch else None
+        alone = life.launch is not None and api_servers(life.launch.flags) == 1  # else others answer, not the leader
+        leader = life.launch.leader if life.launch and alone else None
         answers = metrics is not None or await scraper.answers()
         paused = await scraper.paused() if answers and self._loop.stall.suspects else None
         return replace(

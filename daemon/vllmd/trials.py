@@ -74,6 +74,14 @@ class Trials:
         if self._trial is not None and self._trial.serving_since_s != _NEVER_S:
             self._trial = replace(self._trial, serving_since_s=self._clock.now_s())
 
+    def command_changed(self) -> None:
+        """Give a trial up: the flags before it were moved from a command that is the operator's no more."""
+        if self._trial is None:
+            return
+        change, self._trial = self._trial.change, None
+        text = "the operator's command changed meanwhile"
+        self._journal.verification(Verification(change.id, self._clock.now_s(), Effect.UNKNOWN, text))
+
     def lost(self) -> None:
         """Take note that the change in force was not verified, for vllmd ended while the server served on."""
         record = self._journal.unfinished(self._supervisor.flags)

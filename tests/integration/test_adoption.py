@@ -189,6 +189,10 @@ def test_reap_ends_what_was_left_and_nothing_else(tmp_path: Path) -> None:
             for result in ("watchdog", "signal", "core-dump", "exit-code"):
                 assert first.ask("reap", "--result", result).returncode == 0
             assert len(first.server_processes()) == 2
+            job = tmp_path / "job"
+            job.write_text("7 vllmd@default.service start running\n")
+            assert first.ask("reap", "--result", "timeout", "--job", str(job)).returncode == 0
+            assert len(first.server_processes()) == 2
             done = first.ask("reap", "--result", "success")
             assert (done.returncode, "ended: pid" in done.stdout) == (0, True)
             assert not first.leftovers()
@@ -201,7 +205,9 @@ def test_reap_keeps_a_server_that_was_left_on_purpose(tmp_path: Path) -> None:
     with left(tmp_path, serve(free_port()), signal.SIGUSR1) as first:
         assert "left to the next vllmd" in first.ask("reap", "--result", "success").stdout
         assert len(first.server_processes()) == 2
-        assert first.ask("reap").returncode == 0
+        job = tmp_path / "job"
+        job.write_text("7 vllmd@default.service stop running\n")
+        assert first.ask("reap", "--result", "success", "--job", str(job)).returncode == 0
         assert not first.leftovers()
 
 

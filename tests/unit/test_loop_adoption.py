@@ -195,3 +195,66 @@ def test_a_reload_moves_what_follows_from_the_settings_with_the_next_launch() ->
     built.drained()
     assert built.flags["shutdown-timeout"] == "15"
     assert not built.told[-1].pending
+
+
+REFUSED = "ValueError: max_num_seqs (7) is refused by this model."
+
+
+def configure(built: House, *argv: str) -> None:
+    """Let the operator write another command, and reload."""
+    supervisor = built.loop.supervisor
+    asked = replace(supervisor.instance, command=parse_command(argv, 2, CATALOGUE))
+    built.loop.configure(asked, BUILT_IN, as_it_is)
+
+
+def test_a_new_command_that_is_refused_is_not_taken_back_to_the_old_one() -> None:
+    """What served before was another command's: nobody asked for it any more."""
+    built = begun()
+    configure(built, *ARGV, "--max-num-seqs=7")
+    built.loop.restart()
+    built.drained()
+    built.dies(1, REFUSED)
+    built.tick(after_s=600)
+    assert built.flags["max-num-seqs"] == "7"
+
+
+def test_no_masked_secret_comes_onto_a_command_line() -> None:
+    """Neither of a key that the operator has taken away, nor of one that looks like a value that was moved."""
+    argv = (*ARGV, "--api-key=s3cr3t-value")
+    first = house(settings(NO_TARGETS), argv)
+    first.loop.begin()
+    first.ready()
+    second = successor(first, *ARGV, "--max-num-seqs=7")
+    second.ready()
+    second.loop.restart()
+    second.drained()
+    second.dies(1, REFUSED)
+    second.tick(after_s=600)
+    assert not [launch.argv for launch in second.server.launches if "***" in launch.argv]
+
+
+def test_a_trial_is_given_up_when_the_command_changes() -> None:
+    """A rollback would bring the old command back."""
+    first = begun()
+    serve(first, share_slow=0.05, seconds=200)
+    configure(first, *ARGV, "--max-num-seqs=64")
+    first.drained()
+    first.dies(1, REFUSED)
+    first.tick(after_s=600)
+    assert first.flags["max-num-seqs"] == "64"
+    assert Effect.UNKNOWN in effects(first)
+
+
+def test_crashes_of_a_clock_that_was_ahead_do_not_count() -> None:
+    """What is recorded for next year is no failure of the last minutes."""
+    first = begun()
+    first.clock.at_s += 86400 * 365
+    for _ in range(4):
+        first.dies(1, "nothing that says why")
+        first.tick(after_s=30)
+        first.ready()
+    first.clock.at_s -= 86400 * 365
+    second = successor(first)
+    second.ready()
+    second.dies(1, "nothing that says why")
+    assert second.state != ServerState.HELD

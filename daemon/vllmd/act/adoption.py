@@ -1,15 +1,17 @@
 """What an earlier vllmd left: a server that can be taken over, one that cannot, or another's process.
 
 no process of the record lives ─▶ nothing
-pid, start time and boot are the record's, and so are control group and options ─▶ taken over
-control group or options are not ─▶ another's: it is not taken over, and not touched
+pid, start time and boot are the record's, and so are user, control group and options ─▶ taken over
+user, control group or options are not ─▶ another's: it is not taken over, and not touched
 its main process is dead, or its end was asked for ─▶ ours, and ended before the next launch
 """
+
+import os
 
 from vllmd.act.server_file import ServerRecord, leftovers, options_mark
 from vllmd.errors import VllmdError
 from vllmd.model.server import Left
-from vllmd.observe.processes import alive, cgroup_of, command_of
+from vllmd.observe.processes import alive, cgroup_of, command_of, owner_of
 
 
 class ForeignError(VllmdError):
@@ -31,6 +33,9 @@ def what_was_left(record: ServerRecord | None) -> Left:
 def _prove(record: ServerRecord) -> None:
     """Check that the leader is where it was launched, and runs what was launched."""
     pid = record.leader.pid
+    owner = owner_of(pid)
+    if os.geteuid() not in (0, owner):
+        raise ForeignError(f"pid {pid} belongs to user {owner}")
     cgroup, command = cgroup_of(pid), command_of(pid)
     if record.cgroup and cgroup is not None and cgroup != record.cgroup:
         raise ForeignError(f"pid {pid} is in the control group {cgroup}, and was launched in {record.cgroup}")

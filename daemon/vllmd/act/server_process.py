@@ -24,6 +24,7 @@ from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
 from vllmd.act.spawn import spawn
+from vllmd.model.flags import api_servers
 from vllmd.model.server import (
     Exited,
     Hung,
@@ -82,15 +83,21 @@ class Launcher:
 
 
 class ServerProcess:
-    """Implements `ports.Server` with real processes."""
+    """Implements `ports.Server` with real processes. `may_end`: whether a server that stands still may be ended now."""
 
     def __init__(
-        self, launcher: Launcher, clock: Clock, gpu: GpuReader, healthy: Callable[[], Awaitable[bool]]
+        self,
+        launcher: Launcher,
+        clock: Clock,
+        gpu: GpuReader,
+        healthy: Callable[[], Awaitable[bool]],
+        may_end: Callable[[], bool] = lambda: True,
     ) -> None:
         self._launcher = launcher
         self._clock = clock
         self._gpu = gpu
         self._healthy = healthy
+        self._may_end = may_end
         self._events: asyncio.Queue[ServerEvent | BaseException] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -165,7 +172,7 @@ class ServerProcess:
     def note_members(self) -> None:
         """Record who is in the session now, and collect dead orphans."""
         self.session.note_members()
-        self.session.reap(self._child.pid if self._child else None)
+        self.session.collect(self._child.pid if self._child else None)
 
     async def _live(self, launch: Launch) -> None:
         refused = await self._clear_the_way(launch)
@@ -199,7 +206,7 @@ class ServerProcess:
         self.session.note_orphans()
         await self.session.clear()
         code = self._child.poll() if self._child is not None else None
-        self.session.reap(leader.pid)
+        self.session.collect(leader.pid)
         killed = None if oom_kills_before is None else max(0, (oom_kills() or 0) - oom_kills_before)
         await self._events.put(stalled or Exited(launch.generation, code, self._stopping.is_set(), killed))
 
@@ -225,14 +232,14 @@ class ServerProcess:
         return None
 
     async def _drain_what_was_left(self) -> None:
-        """Let a server that still serves, and that nobody asked to end, finish its requests."""
+        """Let a server finish its requests, also one that an earlier vllmd had begun to drain."""
         record = self.session.record
-        if record is None or record.ending or not alive(record.leader):
+        if record is None or not alive(record.leader):
             return
         self.session.note_members()
         ended = asyncio.ensure_future(ended_process(record.leader))
         try:
-            await self._terminate(ended, serving=True)
+            await self._terminate(ended, serving=True, asked=record.ending)
         finally:
             ended.cancel()
         self.session.note_orphans()
@@ -285,16 +292,16 @@ class ServerProcess:
         stalled: StartStalled | Hung | None = None
         try:
             await asyncio.wait({ended, stopping, start}, return_when=asyncio.FIRST_COMPLETED)
-            serving = False
+            serving = self._served
             if start.done():
                 stalled = start.result()
-                serving = stalled is None
-                if serving:
+                serving = serving or stalled is None
+                if stalled is None:
                     self.session.note_members()
                     self.session.ready()
                     await self._events.put(Ready(launch.generation))
                     await asyncio.wait({ended, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
-            hung = self._hung if serving else stalled
+            hung = stalled or self._hung
             if isinstance(hung, Hung) and not ended.done():
                 stalled = hung
                 await self._keep_evidence(launch, stalled)
@@ -317,8 +324,11 @@ class ServerProcess:
             await asyncio.sleep(_POLL_S)
             self.note_members()
             record = self.session.record
-            looked_at = (record.leader,) if self._served and record is not None else self.session.members
+            alone = self._served and record is not None and api_servers(launch.flags) == 1
+            looked_at = (record.leader,) if alone and record is not None else self.session.members
             silence = progress.look(looked_at, self._clock.monotonic_s())
+            if self._served and not self._may_end():
+                continue
             if self._served and silence.of_all_s > timeout_s:
                 text = f"taken over, no answer for {silence.of_all_s:.0f} s, and its main process stood still"
                 return Hung(launch.generation, silence.of_all_s, text)
@@ -336,10 +346,13 @@ class ServerProcess:
             return False
         return await self._healthy()
 
-    async def _terminate(self, ended: "asyncio.Future[None]", *, serving: bool) -> None:
-        """SIGTERM the leader only: engine and workers have handlers of their own that would break its drain."""
+    async def _terminate(self, ended: "asyncio.Future[None]", *, serving: bool, asked: bool = False) -> None:
+        """SIGTERM the leader only: engine and workers have handlers of their own that would break its drain.
+
+        A leader that was `asked` to end already is only waited for.
+        """
         self.session.ending()
-        if self.session.record is not None:
+        if self.session.record is not None and not asked:
             signal_process(self.session.record.leader, signal.SIGTERM)
         grace_s = self._launcher.drain_timeout_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
         hurried = asyncio.ensure_future(self._hurried.wait())

@@ -118,7 +118,7 @@ class Session:
             await asyncio.sleep(0.02)
         return ()
 
-    def reap(self, child: int | None) -> None:
+    def collect(self, child: int | None) -> None:
         """Collect dead orphans that became our children (we are their subreaper), but not the child itself."""
         for pid in own_zombies():
             if pid != child:

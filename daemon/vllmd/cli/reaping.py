@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from enum import StrEnum
 from pathlib import Path
 
 from vllmd.act.adoption import ForeignError, what_was_left
@@ -10,6 +11,29 @@ from vllmd.act.server_process import LOG_FOLDER, RECORD_NAME
 from vllmd.act.session import Session, named
 from vllmd.clock import SystemClock
 from vllmd.daemon import lock_instance
+
+
+class Stop(StrEnum):
+    """Whether a service was stopped for good."""
+
+    REAL = "real"
+    PERHAPS = "perhaps"  # vllmd ended as it does when it is told to: with its server, or leaving it
+    NONE = "none"
+
+
+def stop_of(result: str, job: Path | None) -> Stop:
+    """Return whether a service that ended with this $SERVICE_RESULT was stopped for good.
+
+    systemd's job for it says so: "stop" is a stop, "restart" and "start" bring another vllmd, and without one the
+    service ended by itself. `job` is a file with a line of `systemctl list-jobs`: job, unit, type, state.
+    """
+    try:
+        types = {line.split()[2] for line in job.read_text().splitlines() if len(line.split()) > 2} if job else set()  # noqa: PLR2004
+    except OSError:
+        types = set()
+    if "stop" in types:
+        return Stop.REAL
+    return Stop.PERHAPS if not types and result == "success" else Stop.NONE
 
 
 def reap_instance(state_dir: Path, grace_s: float, *, keep_left: bool) -> tuple[str, bool]:

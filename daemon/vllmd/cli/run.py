@@ -10,6 +10,7 @@ import click
 
 from vllmd.cli.exits import Exit
 from vllmd.cli.findings import render
+from vllmd.cli.where import DEFAULT_NAME
 from vllmd.config import config_files, etc_folder, load_settings
 from vllmd.errors import ConfigError, Severity, VllmdError
 from vllmd.model.settings import Settings
@@ -20,7 +21,7 @@ SIMULATED = ("-m", "vllmd_sim", "serve", "simulated/llama-8b", "--host", "127.0.
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--instance", "--name", "name", default="default", envvar="VLLMD_INSTANCE", metavar="NAME")
+@click.option("--instance", "--name", "name", default=DEFAULT_NAME, envvar="VLLMD_INSTANCE", metavar="NAME")
 @click.option("--config", type=click.Path(path_type=Path), help="Read this file alone, not those of /etc/vllmd.")
 @click.option("--state-dir", metavar="DIR", help="Keep state, logs and the control socket under DIR/NAME.")
 def run(command: tuple[str, ...], name: str, config: Path | None, state_dir: str | None) -> None:
@@ -33,7 +34,9 @@ def run(command: tuple[str, ...], name: str, config: Path | None, state_dir: str
     if state_dir is not None:
         overrides["state.dir"] = str(Path(state_dir).absolute())
     try:
-        sys.exit(_serve(lambda: _settings(name, config, overrides)))
+        simulates = name == DEFAULT_NAME and "NOTIFY_SOCKET" not in os.environ  # a service was meant to serve a model
+        settings = _settings(name, config, _simulated(name, config, overrides) if simulates else overrides)
+        sys.exit(_serve(settings, lambda: _settings(name, config, overrides)))
     except ConfigError as error:
         print(render(error.findings), file=sys.stderr)
         sys.exit(Exit.CONFIG)
@@ -43,20 +46,24 @@ def run(command: tuple[str, ...], name: str, config: Path | None, state_dir: str
 
 
 def _settings(name: str, config: Path | None, overrides: Mapping[str, object]) -> Settings:
-    """Load the settings; without any command the simulated server's is taken, and that is said."""
+    """Load the settings, and say what is to be warned of."""
     files = config_files(name, config, etc_folder(os.environ))
-    if not files and "engine.argv" not in overrides:
-        print("vllmd: no command and no configuration: running vllmd_sim, a SIMULATED server", file=sys.stderr)
-        overrides = {**overrides, "engine.argv": (sys.executable, *SIMULATED)}
     settings, warnings = load_settings(name, files=files, environ=os.environ, overrides=overrides)
     if warnings:
         print(render([w for w in warnings if w.severity is Severity.WARNING]), file=sys.stderr)
     return settings
 
 
-def _serve(load: Callable[[], Settings]) -> int:
-    """Run the daemon. Its imports are paid here, not by every command."""
-    settings = load()
+def _simulated(name: str, config: Path | None, overrides: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the overrides; without a command and a configuration those of the simulated server, and say so."""
+    if "engine.argv" in overrides or config_files(name, config, etc_folder(os.environ)):
+        return overrides
+    print("vllmd: no command and no configuration: running vllmd_sim, a SIMULATED server", file=sys.stderr)
+    return {**overrides, "engine.argv": (sys.executable, *SIMULATED)}
+
+
+def _serve(settings: Settings, load: Callable[[], Settings]) -> int:
+    """Run the daemon; `load` reads its settings anew. Its imports are paid here, not by every command."""
     from vllmd.cli.building import build  # noqa: PLC0415 - 300 ms that `vllmd --help` need not pay
 
     with build(settings, os.environ, load) as daemon:

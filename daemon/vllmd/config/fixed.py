@@ -13,6 +13,11 @@ def fixed_changes(running: Instance, asked: Instance) -> tuple[str, ...]:
         "listen.group": (before.listen.group, after.listen.group),
         "log.format": (before.log.format, after.log.format),
         "engine.scrape_interval": (before.engine.scrape_interval_s, after.engine.scrape_interval_s),
-        "where the server answers": (running.url, asked.url),
+        "where the server answers": (_address(running), _address(asked)),
     }
     return tuple(name for name, (old, new) in kept.items() if old != new)
+
+
+def _address(instance: Instance) -> tuple[object, ...]:
+    flags = instance.command.flags
+    return (instance.url, *(flags.get(name) for name in ("host", "port", "uds")))

@@ -74,6 +74,11 @@ class Flags(Mapping[str, FlagValue]):
         return {n: (baseline.get(n), self.get(n)) for n in names if baseline.get(n) != self.get(n)}
 
 
+def api_servers(flags: Flags) -> float:
+    """Return how many API servers a launch has (vLLM's default: one for each replica); 1 where it does not say."""
+    return flags.number("api-server-count") or flags.number("data-parallel-size") or 1
+
+
 _LARGEST = 1e18  # an exabyte; what is more, or no number at all ("nan"), is no value to compute with
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 

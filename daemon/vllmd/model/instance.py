@@ -1,4 +1,4 @@
-"""An instance: what does not change while vllmd runs: the operator's command and what this vLLM accepts."""
+"""An instance: the operator's command and settings, and what this vLLM accepts; a reload gives another one."""
 
 from dataclasses import dataclass, field, replace
 

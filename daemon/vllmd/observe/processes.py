@@ -43,18 +43,34 @@ def exists(process: ProcessId) -> bool:
 
 
 def command_of(pid: int) -> tuple[str, ...] | None:
-    """Return the words of a process's command line as it shows them now (it may rename itself); None if unreadable."""
+    """Return the words of a process's command line as it shows them now (it may rename itself).
+
+    None if it cannot be read, and of a process that is ending: its memory goes first.
+    """
     try:
         data = (_PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
         return None
-    return tuple(os.fsdecode(word) for word in data.removesuffix(b"\0").split(b"\0"))
+    return tuple(os.fsdecode(word) for word in data.removesuffix(b"\0").split(b"\0")) if data else None
 
 
 def cgroup_of(pid: int) -> str | None:
-    """Return a process's control groups as the kernel lists them, on one line; None if unreadable."""
+    """Return the control group that the service manager put a process in (cgroups(7)); None if unreadable.
+
+    Version 1 has one for each controller; those come and go with the settings of accounting.
+    """
     try:
-        return " ".join((_PROC / str(pid) / "cgroup").read_text(errors="replace").split("\n")).strip()
+        lines = (_PROC / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    return paths.get("name=systemd", paths.get(""))
+
+
+def owner_of(pid: int) -> int | None:
+    """Return the user id of a process; None if it has ended."""
+    try:
+        return (_PROC / str(pid)).stat().st_uid
     except OSError:
         return None
 

@@ -218,11 +218,13 @@ class Journal:
         restarts = [c for c in self._ledger.changes(since_s) if c.action is Action.RESTART]
         return [c.at_s for c in restarts if c.proposal.domain is not Domain.ADMIN]
 
-    def crashes_since(self, since_s: float) -> list[tuple[float, str]]:
+    def crashes_between(self, since_s: float, until_s: float) -> list[tuple[float, str]]:
         """Return when launches failed and with which class, by earlier daemons too, since the last `vllmd restart`."""
-        admin_s = [c.at_s for c in self._ledger.changes(since_s) if c.proposal.domain is Domain.ADMIN]
+        changes = self._ledger.changes(since_s)
+        admin_s = [c.at_s for c in changes if c.proposal.domain is Domain.ADMIN and c.at_s <= until_s]
         since_s = max((since_s, *admin_s))
-        return [(at_s, failure.kind.value) for at_s, failure in self._ledger.failures_since(since_s)]
+        found = self._ledger.failures_since(since_s)
+        return [(at_s, failure.kind.value) for at_s, failure in found if at_s <= until_s]  # the clock may have been set
 
     def harmful(self) -> set[tuple[str, FlagValue | None]]:
         """Return the values that latency changes set and that did harm or did not serve, by earlier daemons too."""

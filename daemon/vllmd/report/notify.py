@@ -35,6 +35,11 @@ class SdNotifier:
         # A leading @ stands for the zero byte of an abstract socket (unix(7)).
         self._address = "\0" + address[1:] if address.startswith("@") else address
 
+    @property
+    def listens(self) -> bool:
+        """Whether there is a service manager."""
+        return bool(self._address)
+
     def ready(self) -> None:
         """Say that the daemon is up."""
         self._send("READY=1")
