@@ -82,7 +82,7 @@ class Daemon:
         self._server = ServerProcess(launcher, self._clock, self._gpu, self._scraper.healthy, self._may_end)
         self._work: asyncio.Queue[Callable[[], Any]] = asyncio.Queue()
         self._ready = False  # whether the first launch has begun, or a server was taken over
-        self._leaving = False  # whether it ends with the server, though it was told to leave that
+        self._told_to_leave = False  # and the SIGTERM by which a service manager follows that up is still to come
         self._left = False  # whether the server was left to the next vllmd
         self._told = True  # whether the last status came to status.json
         self._armed_s: float | None = None  # the due launch that a timer waits for
@@ -170,13 +170,24 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._work.put_nowait, self._stop)
-        loop.add_signal_handler(signal.SIGUSR1, self._work.put_nowait, self._leave)
+        loop.add_signal_handler(signal.SIGUSR1, self._hear_to_leave)
         loop.add_signal_handler(signal.SIGHUP, self._work.put_nowait, self._reload)
 
+    def _hear_to_leave(self) -> None:
+        self._told_to_leave = True
+        self._work.put_nowait(self._leave)
+
     def _stop(self) -> None:
-        if self._leaving:
-            self._leaving = False
+        """Stop the server and vllmd; but for the SIGTERM that goes with a SIGUSR1.
+
+        Of two signals that wait for a process, the kernel has the later one handled first.
+        """
+        if self._told_to_leave:
+            self._told_to_leave = False
             return
+        self._end()
+
+    def _end(self) -> None:
         if not self._ready and self._notifier.listens and self._server.leave():
             # The service manager calls a start off: it knows whether another one follows, and has what is left ended.
             self._left = True
@@ -205,13 +216,9 @@ class Daemon:
         self._notifier.ready()
 
     def _leave(self) -> None:
-        """End vllmd and leave its server to the next one; a server that lives no more, or is being ended, is not.
-
-        The SIGTERM by which a service manager follows this up asks for the same, and hurries no drain.
-        """
+        """End vllmd and leave its server to the next one; a server that lives no more, or is being ended, is not."""
         if not self._server.leave():
-            self._stop()
-            self._leaving = True
+            self._end()
             return
         launch = self._loop.supervisor.life.launch
         log.info("leaving the server to the next vllmd", generation=launch.generation if launch else None)

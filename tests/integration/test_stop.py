@@ -68,3 +68,19 @@ def ends_well(daemon: VllmdProcess, within_s: float = LIMIT_S) -> None:
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.wait_ended(within_s) == 0, daemon.story("not stopped", {})
     assert not daemon.leftovers()
+
+
+@pytest.mark.parametrize("first", [signal.SIGUSR1, signal.SIGTERM], ids=lambda s: s.name)
+def test_a_service_manager_that_restarts_vllmd_sends_both_signals(tmp_path: Path, first: signal.Signals) -> None:
+    """To leave its server, and to stop, in whatever order they are heard: the server is left."""
+    argv = serve(free_port())
+    with running(tmp_path, argv, environ=host()) as daemon:
+        pid = daemon.wait_serving(1, LIMIT_S)["pid"]
+        daemon.process.send_signal(signal.SIGSTOP)  # so that both are there when it goes on
+        for number in (first, *({signal.SIGUSR1, signal.SIGTERM} - {first})):
+            daemon.process.send_signal(number)
+        daemon.process.send_signal(signal.SIGCONT)
+        assert daemon.wait_ended(LIMIT_S) == 0
+        with running(tmp_path, argv, environ=host()) as second:
+            assert second.wait(lambda i: i["state"] == "serving", "taken over", LIMIT_S)["pid"] == pid
+            ends_well(second)
