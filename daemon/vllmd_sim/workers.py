@@ -75,7 +75,7 @@ class Workers:
         """Let the time of a start's phase pass, then wait until every worker answers; raises WorkerLostError."""
         ends_s = time.monotonic() + seconds
         self._watch([], seconds)
-        time.sleep(max(0.0, ends_s - time.monotonic()))
+        time.sleep(max(0.0, ends_s - time.monotonic()))  # the simulated time of the phase itself
         self._call()
         waited_for = {member.channel.fileno() for member in self._members}
         while waited_for:  # no limit but the API server's: vLLM's calls of a start have none
