@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllmd.config import read_env_file
+from vllmd.config.env_file import read_env_file
 from vllmd.errors import ConfigError
 
 

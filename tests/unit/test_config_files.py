@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from config_texts import COMMAND, problem
-from vllmd.config import config_files, etc_folder, load_settings
+from vllmd.config.files import config_files, etc_folder
+from vllmd.config.load import load_settings
 from vllmd.errors import ConfigError
 
 

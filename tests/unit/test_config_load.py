@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config_texts import COMMAND, load
-from vllmd.config import load_settings
+from vllmd.config.load import load_settings
 from vllmd.errors import ConfigError
 from vllmd.model.decision import Target
 from vllmd.model.settings import DEFAULT_GUARDS, Bounds, Budget, Engine, Listen, Logging, Mode, Modes, Settings, Slo

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from config_texts import COMMAND, load, problem, problems
-from vllmd.config import load_settings
+from vllmd.config.load import load_settings
 from vllmd.errors import ConfigError, Finding, Severity
 
 

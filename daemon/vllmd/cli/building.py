@@ -13,7 +13,7 @@ from vllmd.act.secrets_file import write_secrets
 from vllmd.act.server_process import Launcher
 from vllmd.cli.command_findings import command_findings
 from vllmd.cli.places import Caller, places
-from vllmd.config import read_env_file
+from vllmd.config.env_file import read_env_file
 from vllmd.config.profiles import profile_of
 from vllmd.daemon import Configuration, Daemon, Place, become_subreaper, lock_instance
 from vllmd.errors import CommandError, ConfigError, Severity

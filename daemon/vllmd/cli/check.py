@@ -14,7 +14,9 @@ from vllmd.cli.command_findings import command_findings
 from vllmd.cli.exits import Exit
 from vllmd.cli.findings import as_json, render, summary
 from vllmd.cli.terminal import wants_colour
-from vllmd.config import config_files, etc_folder, in_order, load_settings, read_env_file
+from vllmd.config.env_file import read_env_file
+from vllmd.config.files import config_files, etc_folder
+from vllmd.config.load import in_order, load_settings
 from vllmd.config.profiles import profile_of
 from vllmd.errors import ConfigError, Finding, Severity
 from vllmd.model.settings import Settings

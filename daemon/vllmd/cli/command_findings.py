@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from vllmd.config import point_at
+from vllmd.config.point import point_at
 from vllmd.errors import CommandError, Finding, Severity
 from vllmd.model.argv import Command, UnknownOption, parse_command
 from vllmd.model.masking import Masker

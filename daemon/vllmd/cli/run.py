@@ -11,7 +11,8 @@ import click
 from vllmd.cli.exits import Exit
 from vllmd.cli.findings import render
 from vllmd.cli.where import DEFAULT_NAME
-from vllmd.config import config_files, etc_folder, load_settings
+from vllmd.config.files import config_files, etc_folder
+from vllmd.config.load import load_settings
 from vllmd.errors import ConfigError, Severity, VllmdError
 from vllmd.model.settings import Settings
 

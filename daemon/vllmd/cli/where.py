@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from vllmd.cli.places import Caller, Places, find, instances, places
+from vllmd.config.files import config_files, etc_folder
 from vllmd.errors import VllmdError
 from vllmd.report.reading import part
 
 DEFAULT_NAME = "default"
-_ETC = Path("/etc/vllmd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,7 @@ def configured(name: str, config: Path | None, environ: Mapping[str, str]) -> Co
 
 
 def _files(name: str, config: Path | None, environ: Mapping[str, str]) -> Sequence[Path]:
-    """Return the configuration files of an instance; on a host that has none, without loading what reads them."""
-    if config is None and not environ.get("CONFIGURATION_DIRECTORY") and not _ETC.is_dir():
-        return ()
-    from vllmd.config import config_files, etc_folder  # noqa: PLC0415 - costs a third of this command's start
-
+    """Return the configuration files of an instance."""
     return config_files(name, config, etc_folder(environ))
 
 
