@@ -328,7 +328,7 @@ class ServerProcess:
             looked_at = (record.leader,) if alone and record is not None else self.session.members
             silence = progress.look(looked_at, self._clock.monotonic_s())
             if self._served and not self._may_end():
-                continue
+                continue  # until the operator's pause ends: the one wait whose limit is his
             if self._served and silence.of_all_s > timeout_s:
                 text = f"taken over, no answer for {silence.of_all_s:.0f} s, and its main process stood still"
                 return Hung(launch.generation, silence.of_all_s, text)
