@@ -114,4 +114,6 @@ def _damage(scene: Scene, name: str, chance: Random) -> str:
             os.truncate(path, 0)
     if name == "ledger.db":
         scene.told.ledger_lost()
+    elif name == "status.json":
+        scene.told.status_lost()
     return f"{name} {manner}"

@@ -46,11 +46,11 @@ class Told:
     def _take_in(self, said: dict[str, Any], *, excused: bool) -> None:
         match said:
             case {"event": "decision", "id": str(name)}:
-                self._number("decision", int(name.removeprefix("D")))
+                self._number("decision", int(name.removeprefix("D")), excused=excused)
                 known: set[Any] = self._decisions
                 entry: Any = name
             case {"event": "launch", "generation": int(generation)}:
-                self._number("launch", generation)
+                self._number("launch", generation, excused=excused)
                 known, entry = self._launches, generation
             case {"event": "failure", "generation": int(generation), "kind": str(kind)}:
                 known, entry = self._failures, (generation, kind)
@@ -62,10 +62,26 @@ class Told:
         else:
             known.add(entry)
 
-    def _number(self, what: str, number: int) -> None:
+    def _number(self, what: str, number: int, *, excused: bool) -> None:
+        """Violation for a number that is not above the last one.
+
+        What was numbered while nothing could be stored is known to that daemon alone: the next may give it again.
+        """
         if number <= self._last[what]:
             raise Violation(f"{what} {number} was told after {what} {self._last[what]}")
-        self._last[what] = number
+        if not excused:
+            self._last[what] = number
+
+    def status_lost(self) -> None:
+        """Take note that status.json was damaged: numbers are lost with it while a lost ledger was not opened again."""
+        try:
+            with closing(self._ledger()) as file:
+                ((verdict,),) = file.execute("PRAGMA quick_check(1)").fetchall()
+                kept = verdict == "ok" and file.execute("SELECT count(*) FROM counters").fetchone() != (0,)
+        except sqlite3.DatabaseError:
+            kept = False
+        if not kept:
+            self.ledger_lost()
 
     def ledger_lost(self) -> None:
         """Take note that the ledger was damaged: what it held is gone; numbers go on above those of status.json."""
@@ -81,7 +97,7 @@ class Told:
 
     def compare(self, instance: dict[str, Any]) -> None:
         """Compare with the ledger of a running daemon, and with its status; Violation for what the ledger lacks."""
-        with closing(sqlite3.connect(f"file:{self._state}/ledger.db?mode=ro", timeout=_BUSY_LIMIT_S, uri=True)) as file:
+        with closing(self._ledger()) as file:
             decisions = [d for (d,) in file.execute("SELECT id FROM decisions WHERE id IS NOT NULL ORDER BY seq")]
             launches = [g for (g,) in file.execute("SELECT generation FROM launches ORDER BY seq")]
             failures = set(file.execute("SELECT generation, kind FROM failures"))
@@ -96,3 +112,6 @@ class Told:
         for what, numbers in (("decisions", [int(d[1:]) for d in decisions]), ("launches", launches)):
             if any(a >= b for a, b in pairwise(numbers)):
                 raise Violation(f"the numbers of the ledger's {what} do not increase: {numbers[-30:]}")
+
+    def _ledger(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{self._state}/ledger.db?mode=ro", timeout=_BUSY_LIMIT_S, uri=True)
