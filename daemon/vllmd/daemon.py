@@ -34,6 +34,7 @@ from vllmd.report.control import Command, ControlServer, Peer
 from vllmd.report.exporter import Exporter
 from vllmd.report.journal import Journal
 from vllmd.report.ledger import open_ledger
+from vllmd.report.loop_errors import LoopErrors
 from vllmd.report.notify import SdNotifier
 from vllmd.report.publication import Publication
 from vllmd.report.status_file import write_status
@@ -106,8 +107,12 @@ class Daemon:
         return Loop(supervisor, journal, self._clock, first.policies, self._publish)
 
     async def run(self) -> None:
-        """Keep the instance serving until SIGTERM, SIGINT or SIGUSR1. VllmdError when an address is taken."""
+        """Keep the instance serving until SIGTERM, SIGINT or SIGUSR1.
+
+        VllmdError when an address is taken; OSError when the host refuses what must be done: the server lives on.
+        """
         async with AsyncExitStack() as stack:
+            asyncio.get_running_loop().set_exception_handler(LoopErrors())
             control = ControlServer(self._place.control, self._commands(), self._instance.settings.listen.group)
             await control.start()
             stack.push_async_callback(control.close)

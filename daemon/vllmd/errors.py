@@ -1,8 +1,12 @@
 """The errors of vllmd. Expected failures of the server are values (`model.failure`), not exceptions."""
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+# What the kernel says where a process or the host has no descriptor, or no memory for one: those of accept(2).
+_USED_UP = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class VllmdError(Exception):
@@ -64,3 +68,8 @@ class InstanceBusyError(VllmdError):
 
 class ControlError(VllmdError):
     """The daemon could not be asked, or refused."""
+
+
+def used_up(error: object) -> bool:
+    """Whether an error says that the host has no more to give."""
+    return isinstance(error, OSError) and error.errno in _USED_UP

@@ -52,6 +52,7 @@ class Readings:
         self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
         self._clock_watch: asyncio.Task[None] | None = None
         self._over = False
+        self._refused = False  # whether the host refused the last reading
 
     def begin(self) -> None:
         """Begin to read, every `engine.scrape_interval`."""
@@ -88,14 +89,23 @@ class Readings:
         )
 
     async def _read(self) -> None:
-        """Take one reading; one that the end of vllmd cuts off is no error, as which the scheduler would log it."""
+        """Take one reading; one that the end of vllmd cuts off is no error, as which the scheduler would log it.
+
+        Where the host refuses (no file can be opened any more), this reading is missed, and that is told once.
+        """
         try:
             snapshot = await self._snapshot()
+            self._keep_house()
         except asyncio.CancelledError:
             if not self._over:
                 raise
             return
-        self._keep_house()
+        except OSError as error:
+            if not self._refused:
+                log.warning("the host cannot be read", reason=str(error))
+            self._refused = True
+            return
+        self._refused = False
         self._work(lambda: self._guarded(lambda: self._loop.tick(snapshot)))
 
     async def _snapshot(self) -> Snapshot:

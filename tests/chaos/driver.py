@@ -55,6 +55,7 @@ class Driver:
         met = {
             "mount": scene.storage.mounted,
             "nvml": scene.nvml.compiled,
+            "clock": scene.clock.compiled,
             "worker": any(p.role is Role.WORKER for p in scene.processes()),
         }
         kinds = available([need for need, is_met in met.items() if is_met], self._tally.kinds)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from chaos import daemon_faults, device_faults, process_faults, storage_faults
+from chaos import daemon_faults, device_faults, host_faults, process_faults, storage_faults
 from chaos.processes import Role
 from chaos.scene import Scene
 
@@ -21,7 +21,7 @@ class Kind:
     name: str
     weight: int
     inject: Inject
-    needs: str = ""  # "mount", "nvml", "worker": where that is not there, the kind is left out
+    needs: str = ""  # "clock", "mount", "nvml", "worker": where that is not there, the kind is left out
 
 
 KINDS = (
@@ -45,6 +45,8 @@ KINDS = (
     Kind("corrupt-ledger", 4, storage_faults.corrupt("ledger.db")),
     Kind("nvml-lost", 3, device_faults.driver_in_trouble, "nvml"),
     Kind("nvml-hang", 3, device_faults.driver_hangs, "nvml"),
+    Kind("clock-set", 5, host_faults.set_clock, "clock"),
+    Kind("no-descriptors", 4, host_faults.no_descriptors),
 )
 
 

@@ -1,13 +1,10 @@
 """A GPU for vllmd to see where there is none: a small libnvidia-ml.so.1, compiled here, that a file tells to fail."""
 
-import shutil
-import subprocess
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("gpu.c")
-_COMPILE_LIMIT_S = 60.0  # half a second where nothing else runs
+from chaos.compiler import compiled
 
 
 class Driver(StrEnum):
@@ -28,18 +25,9 @@ class Nvml:
         self.gpu.mkdir()
         self._library = folder / "nvml"
         self._state = folder / "driver"
-        self.compiled = self._compiled()
-        self.set(Driver.WORKS)
-
-    def _compiled(self) -> bool:
-        """Whether a C compiler is here and made the library."""
-        compiler = shutil.which("cc")
-        if compiler is None:
-            return False
         self._library.mkdir()
-        target = str(self._library / "libnvidia-ml.so.1")
-        command = [compiler, "-shared", "-fPIC", "-O1", "-o", target, str(_SOURCE)]
-        return subprocess.run(command, timeout=_COMPILE_LIMIT_S, check=False).returncode == 0
+        self.compiled = compiled("gpu.c", self._library / "libnvidia-ml.so.1")
+        self.set(Driver.WORKS)
 
     def set(self, driver: Driver) -> None:
         """Let the driver do this from now on; atomically, as it is read at every call."""

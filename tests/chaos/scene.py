@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from chaos.clock import WallClock
 from chaos.nvml import Driver, Nvml
 from chaos.processes import Process, Role, family
 from chaos.service import Service
@@ -33,6 +34,7 @@ class Scene:
         self.url = f"http://127.0.0.1:{port}"
         self.storage = Storage(folder / "state")
         self.nvml = Nvml(folder)
+        self.clock = WallClock(folder)
         self.log = folder / "vllmd.log"
         self.log.touch()
         config, control = folder / "vllmd.toml", folder / "control.sock"
@@ -43,7 +45,7 @@ class Scene:
             "state": {"dir": str(self.storage.root)},
         }
         config.write_text(toml_text(sections), encoding="utf-8")
-        environ = {**host(**_HOST, gpu_dir=str(self.nvml.gpu)), **self.nvml.environ}
+        environ = {**host(**_HOST, gpu_dir=str(self.nvml.gpu)), **self.nvml.environ, **self.clock.environ}
         self.service = Service(config, control, self.log, environ)
         self.watch = Watch(self.nvml.gpu)
         self.told = Told(self.log, self.storage.state)

@@ -13,7 +13,7 @@ from vllmd.cli.findings import render
 from vllmd.cli.where import DEFAULT_NAME
 from vllmd.config.files import config_files, etc_folder
 from vllmd.config.load import load_settings
-from vllmd.errors import ConfigError, Severity, VllmdError
+from vllmd.errors import ConfigError, Severity, VllmdError, used_up
 from vllmd.model.settings import Settings
 
 # The embedded default: served when there is no vLLM to serve with.
@@ -43,6 +43,11 @@ def run(command: tuple[str, ...], name: str, config: Path | None, state_dir: str
         sys.exit(Exit.CONFIG)
     except VllmdError as error:
         print(f"vllmd: {error}", file=sys.stderr)
+        sys.exit(Exit.FAILURE)
+    except OSError as error:
+        if not used_up(error):
+            raise
+        print(f"vllmd: {error}: ending; a server that runs is left to the next vllmd", file=sys.stderr)
         sys.exit(Exit.FAILURE)
 
 
