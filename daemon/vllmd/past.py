@@ -1,6 +1,7 @@
 """The past: what the loop remembers between ticks, and what earlier daemons left in the ledger."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from vllmd.decide.bans import bans_of, last_good
@@ -132,16 +133,21 @@ def good_before(
     return Proposal("last_good", Domain.MEMORY, Wish.CHANGE_FLAGS, reason, kept, trigger="first") if kept else None
 
 
-def left_launch(journal: Journal, left: Left, baseline: Flags) -> Launch | str | None:
+def left_launch(
+    journal: Journal, left: Left, baseline: Flags, shown_by: Callable[[int, tuple[str, ...]], Launch]
+) -> Launch | str | None:
     """Return the launch that an earlier vllmd left, its flags as they were launched; or why it cannot be gone on with.
 
-    None where nothing was left.
+    None where nothing was left. Where the ledger was lost, the launch is what the process shows (`shown_by`).
     """
     if left.generation is None:
         return left.problem
     launch = journal.launch_of(left.generation)
     if launch is None:
-        return f"generation {left.generation} is not in the ledger, so that its flags are not known"
+        if left.words is None:
+            return f"generation {left.generation} is not in the ledger, so that its flags are not known"
+        launch = shown_by(left.generation, left.words)
+        journal.found(launch)
     moved = [name for name in _ADDRESS if launch.baseline.get(name) != journal.masked(baseline).get(name)]
     if moved:
         return f"it answers elsewhere than is configured now (--{', --'.join(moved)})"

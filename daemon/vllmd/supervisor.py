@@ -144,7 +144,8 @@ class Supervisor:
 
     def take_over(self) -> bool:
         """Go on with the server that an earlier vllmd left; return whether there is one that can be."""
-        launch = left_launch(self._journal, self._server.left(), self.instance.baseline)
+        left, baseline = self._server.left(), self.instance.baseline
+        launch = left_launch(self._journal, left, baseline, self._launch_shown)
         if not isinstance(launch, Launch):
             if launch is not None:
                 self._journal.not_adopted(launch)
@@ -159,6 +160,20 @@ class Supervisor:
         self._journal.adopted(launch, self._configured.catalogue.version, self.pending)
         self._server.adopt(launch)
         return True
+
+    def _launch_shown(self, generation: int, words: tuple[str, ...]) -> Launch:
+        """Return the launch of a command line that a process shows; its log says nothing of when it began."""
+        flags, baseline, model = self.instance.shown(words)
+        return Launch(
+            generation=generation,
+            argv=(self.instance.command.program[0], *words),
+            flags=flags,
+            started_at_s=self._clock.now_s(),
+            log_path=str(self._logs.path(generation)),
+            baseline=baseline,
+            fingerprint=self.fingerprint,
+            model=model,
+        )
 
     @property
     def pending(self) -> tuple[str, ...]:

@@ -60,6 +60,20 @@ def test_the_next_vllmd_takes_the_server_over(tmp_path: Path, by: signal.Signals
         assert not first.leftovers()
 
 
+def test_a_ledger_that_was_lost_costs_no_restart(tmp_path: Path) -> None:
+    """The server serves on, and what it was launched with is read from its command line; no key gets into the log."""
+    argv = [*serve(free_port()), "--api-key", "s3cr3t-value", "--max-num-seqs", "7"]
+    with left(tmp_path, argv) as first:
+        pid = server_of(first).pid
+        for file in (tmp_path / "state" / "default").glob("ledger.db*"):
+            file.unlink()
+        with running(tmp_path, argv, environ=host()) as second:
+            instance = second.wait_serving(1, LIMIT_S)
+            assert (instance["pid"], instance["launches"], instance["pending"]) == (pid, {}, [])
+            assert "not in the ledger, read from the process" in second.log()
+            assert "s3cr3t-value" not in second.log()
+
+
 def test_a_server_that_is_starting_is_taken_over(tmp_path: Path) -> None:
     """Nothing of a start that may take many minutes is thrown away."""
     argv = serve(free_port())

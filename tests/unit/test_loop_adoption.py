@@ -128,6 +128,34 @@ def test_what_cannot_be_gone_on_with_is_launched_anew(
     assert len(second.server.launches) == 1
 
 
+def test_where_the_ledger_was_lost_the_process_shows_its_flags() -> None:
+    """What vllmd may move, it moved; what else is otherwise is the operator's, and pending. The ledger has it again."""
+    first = begun()
+    first.dies(0, *RUNTIME_OOM)
+    first.ready()
+    moved = first.flags["gpu-memory-utilization"]
+    words = (*first.server.launches[-1].argv[1:], "--api-key=s3cr3t-value")
+    first.ledger = MemoryLedger()
+    second = successor(first, *ARGV, "--enable-sleep-mode", left=Left(2, words=words))
+    second.ready()
+    assert second.server.launches == []
+    assert (second.flags["gpu-memory-utilization"], second.told[-1].generation) == (moved, 2)
+    assert set(second.told[-1].pending) == {"--enable-sleep-mode", "--api-key"}
+    stored = second.ledger.launch_of(2)
+    assert stored is not None
+    assert "s3cr3t-value" not in str(stored)
+    third = successor(second)
+    assert (third.flags["gpu-memory-utilization"], third.server.launches) == (moved, [])
+
+
+def test_where_the_ledger_was_lost_another_address_is_still_seen() -> None:
+    """A server that answers elsewhere cannot be watched, however it became known."""
+    first = begun()
+    first.ledger = MemoryLedger()
+    second = successor(first, left=Left(1, words=(*ARGV[1:], "--port=9000")))
+    assert len(second.server.launches) == 1
+
+
 def test_an_end_whose_code_is_not_known_is_a_crash_like_any_other() -> None:
     """A server that was taken over is no child, so that its exit code is nobody's to know."""
     second = successor(begun())

@@ -13,6 +13,8 @@ from vllmd.errors import VllmdError
 from vllmd.model.server import Left
 from vllmd.observe.processes import alive, cgroup_of, command_of, owner_of
 
+_TITLE = "VLLM::"  # how vLLM's processes name themselves (utils/system_utils.py), over their command line
+
 
 class ForeignError(VllmdError):
     """The process on record is another's by now."""
@@ -24,14 +26,17 @@ def what_was_left(record: ServerRecord | None) -> Left:
         return Left()
     if not alive(record.leader):
         return Left(problem="its main process has ended, and others of it live on")
-    _prove(record)
+    words = _proved(record)
     if record.ending:
         return Left(problem="its end had been asked for")
-    return Left(record.generation)
+    return Left(record.generation, words=words)
 
 
-def _prove(record: ServerRecord) -> None:
-    """Check that the leader is where it was launched, and runs what was launched."""
+def _proved(record: ServerRecord) -> tuple[str, ...] | None:
+    """Check that the leader is where it was launched, and runs what was launched; return that, behind its program.
+
+    None where it cannot be seen.
+    """
     pid = record.leader.pid
     owner = owner_of(pid)
     if os.geteuid() not in (0, owner):
@@ -39,17 +44,11 @@ def _prove(record: ServerRecord) -> None:
     cgroup, command = cgroup_of(pid), command_of(pid)
     if record.cgroup and cgroup is not None and cgroup != record.cgroup:
         raise ForeignError(f"pid {pid} is in the control group {cgroup}, and was launched in {record.cgroup}")
-    if record.options and command and not _is_marked(command, record.options):
+    if not record.options or not command or command[0].startswith(_TITLE):
+        return None
+    # The program may have been found on PATH, or be a script behind its interpreter.
+    count = int(record.options.partition(":")[0])
+    words = command[len(command) - count :]
+    if count >= len(command) or options_mark(words) != record.options:
         raise ForeignError(f"pid {pid} does not run the command that was launched")
-
-
-def _is_marked(command: tuple[str, ...], mark: str) -> bool:
-    """Whether a process shows the options of a mark, behind its program, or a title of vLLM's own.
-
-    The program may have been found on PATH, or be a script behind its interpreter. vLLM's processes name
-    themselves `VLLM::…` (utils/system_utils.py).
-    """
-    if command[0].startswith("VLLM::"):
-        return True
-    count = int(mark.partition(":")[0])
-    return count < len(command) and options_mark(command[len(command) - count :]) == mark
+    return words

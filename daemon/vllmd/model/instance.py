@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from vllmd.model.argv import Command
+from vllmd.model.argv import Command, parse_command
 from vllmd.model.flags import SHUTDOWN_TIMEOUT, Flags
 from vllmd.model.masking import MASK, Masker
 from vllmd.model.options import Catalogue
@@ -45,6 +45,18 @@ class Instance:
         """Return the instance with the command that a launch had, whatever the configuration asks for afterwards."""
         model = launch.model if launch.model and MASK not in launch.model else self.command.model
         return replace(self, command=replace(self.command, flags=launch.baseline, model=model))
+
+    def shown(self, words: tuple[str, ...]) -> tuple[Flags, Flags, str | None]:
+        """Return the flags, the operator's part of them and the model of a launch that shows these words in /proc.
+
+        What vllmd may move, it moved; the rest was the operator's.
+        """
+        program = self.command.program
+        command = parse_command((program[0], *words), len(program), self.catalogue)
+        hidden = {name: self.baseline[name] for name in self.filed}
+        flags = command.flags.changed(hidden if self.secrets_file is None else {**hidden, "config": None})
+        movable = {name: self.baseline.get(name) for name in self.settings.guard.bounds}
+        return flags, flags.changed(movable), command.model
 
     def argv(self, flags: Flags) -> tuple[str, ...]:
         """Return the command line of a launch with these flags."""

@@ -64,11 +64,13 @@ class Launch:
 class Left:
     """What an earlier vllmd left: `generation` if its server can be taken over, else `problem` says why it cannot.
 
-    Both None: no process of it lives.
+    Both None: no process of it lives. `words` are what followed the program on its command line, secrets and all; None
+    where that is not known for sure.
     """
 
     generation: int | None = None
     problem: str | None = None
+    words: tuple[str, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,18 @@ class Journal:
     def launch(self, launch: Launch, cause: str) -> None:
         """Record a launch and why it is made (first, crash, change, rollback, admin)."""
         self.launches[cause] += 1
+        masked = self._record_launch(launch)
+        self._log.info("launch", generation=launch.generation, cause=cause, argv=" ".join(masked.argv))
+
+    def found(self, launch: Launch) -> None:
+        """Record a launch of an earlier vllmd that the ledger does not hold: it was lost."""
+        masked = self._record_launch(launch)
+        self._log.warning(
+            "not in the ledger, read from the process", generation=launch.generation, argv=" ".join(masked.argv)
+        )
+
+    def _record_launch(self, launch: Launch) -> Launch:
+        """Record a launch; return it as it was stored, secrets masked."""
         masked = replace(
             launch,
             argv=self._masker.mask_argv(launch.argv),
@@ -69,7 +81,7 @@ class Journal:
             model=self._masker.mask(launch.model) if launch.model else None,
         )
         self._ledger.record(masked, launch.started_at_s)
-        self._log.info("launch", generation=launch.generation, cause=cause, argv=" ".join(masked.argv))
+        return masked
 
     def adopted(self, launch: Launch, installed: str | None, pending: Sequence[str]) -> None:
         """Log that a server of an earlier vllmd is gone on with, and what its next launch will have otherwise."""
