@@ -183,6 +183,34 @@ def test_an_api_server_that_stands_still_is_found_and_replaced(tmp_path: Path) -
         assert "its main process stood still" in instance["last_failure"]["summary"]
 
 
+def test_an_api_server_that_stands_still_before_it_was_seen_to_serve_is_found_too(tmp_path: Path) -> None:
+    """It listens, which it does when its start is over: nobody waits for the rest of a start's time."""
+    port = free_port()
+    with running(tmp_path, serve(port), SETTINGS, host(start_s=1.0)) as daemon:
+        pid = daemon.wait(lambda i: i["state"] == "starting" and i["pid"], "starting", LIMIT_S)["pid"]
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while not listens(port):
+                assert time.monotonic() < deadline, "it does not listen"
+                time.sleep(0.05)  # a listener sends no event
+            os.kill(pid, signal.SIGSTOP)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+        assert until_found(daemon, 1) < FOUND_WITHIN_S + 4
+        instance = daemon.wait_serving(2, LIMIT_S)
+        assert instance["last_failure"]["class"] == "hang"
+        assert "it listens, no answer for" in instance["last_failure"]["summary"]
+
+
+def listens(port: int) -> bool:
+    """Whether a server answers on a port, and so listens."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=LIMIT_S).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
 def test_an_idle_server_is_no_hang(tmp_path: Path) -> None:
     """Three times the limit without a request, after one that was answered: nothing is done."""
     port = free_port()

@@ -316,35 +316,36 @@ class ServerProcess:
     async def _start(self, launch: Launch) -> StartStalled | Hung | None:
         """Wait until the server is proved ready (None), or until its start shows no progress for too long.
 
-        One that has served before answers soon, or its main process stands still: that is a hang.
+        One that has served before, or listens, answers soon, or its main process stands still: that is a hang.
         """
-        timeout_s = self._launcher.stall_timeout_s if self._served else self._launcher.start_timeout_s
         progress = StartProgress(log_path(self._launcher.log_dir, launch.generation), self._clock.monotonic_s())
-        while not await self._ready():
+        up = self._served  # vLLM listens when all else of its start is done
+        while not ((listens := self._listens()) and await self._healthy()):
             await asyncio.sleep(_POLL_S)
             self.note_members()
+            up = up or listens
+            timeout_s = self._launcher.stall_timeout_s if up else self._launcher.start_timeout_s
             record = self.session.record
-            alone = self._served and record is not None and api_servers(launch.flags) == 1
+            alone = up and record is not None and api_servers(launch.flags) == 1
             looked_at = (record.leader,) if alone and record is not None else self.session.members
             silence = progress.look(looked_at, self._clock.monotonic_s())
-            if self._served and not self._may_end():
+            if up and not self._may_end():
                 continue  # until the operator's pause ends: the one wait whose limit is his
-            if self._served and silence.of_all_s > timeout_s:
-                text = f"taken over, no answer for {silence.of_all_s:.0f} s, and its main process stood still"
+            if up and silence.of_all_s > timeout_s:
+                which = "taken over" if self._served else "it listens"
+                text = f"{which}, no answer for {silence.of_all_s:.0f} s, and its main process stood still"
                 return Hung(launch.generation, silence.of_all_s, text)
             if silence.of_all_s > timeout_s or silence.but_for_cpu_s > _BUSY_FACTOR * timeout_s:
                 return StartStalled(launch.generation, silence.but_for_cpu_s)
         return None
 
-    async def _ready(self) -> bool:
-        """Whether a process of our own session listens on the port and /health answers 200."""
+    def _listens(self) -> bool:
+        """Whether a process of our own session listens on the port: its /health is the server's own, then."""
         record = self.session.record
         inodes = listeners(self._launcher.port)
         if record is None or not inodes:
             return False
-        if not socket_owners(inodes, [p.pid for p in session_members(record.leader.pid)]):
-            return False
-        return await self._healthy()
+        return bool(socket_owners(inodes, [p.pid for p in session_members(record.leader.pid)]))
 
     async def _terminate(self, ended: "asyncio.Future[None]", *, serving: bool, asked: bool = False) -> None:
         """SIGTERM the leader only: engine and workers have handlers of their own that would break its drain.
