@@ -1,8 +1,10 @@
-"""Hangs of a real vLLM: its engine stopped by a signal, under load and while idle; found, told, and serving again."""
+"""Hangs of a real vLLM: a worker, or its engine, stopped by a signal, under load and idle; found, told, replaced."""
 
+import re
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -19,6 +21,10 @@ pytestmark = [pytest.mark.usefixtures("real_vllm"), pytest.mark.slow]
 STALL_S = 15.0
 CANARY_S = 5.0
 FOUND_WITHIN_S = STALL_S + 5.0
+# Two ranks of one thread each, bound to no core: vLLM binds them only where each has a NUMA node.
+TWO_RANKS = {**FIXED_POOL, "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+TWO_RANKS_START_LIMIT_S = 200.0  # 76-120 s on two busy cores
+TITLE_CHARS = 15  # of a process, by the kernel (TASK_COMM_LEN without its end)
 SETTINGS = {"engine": {"stall_timeout": f"{STALL_S:g}s", "canary": f"{CANARY_S:g}s"}}
 
 
@@ -31,48 +37,69 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmdProcess]:
         yield daemon
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A hang that was found: which process was stopped, and after how many seconds vllmd said so."""
+
+    pid: int
+    title: str
+    after_s: float
+
+
+def test_a_stopped_worker_of_two_under_load_is_found_and_replaced(tmp_path: Path) -> None:
+    """The rank that returns no output: engine and other rank wait for it, and it alone is told as stopped."""
+    argv = serve("tiny", free_port(), "--max-model-len", "4096", "--tensor-parallel-size", "2")
+    with running(tmp_path, argv, SETTINGS, TWO_RANKS) as daemon:
+        before = daemon.wait_serving(1, TWO_RANKS_START_LIMIT_S)
+        stopped_under_load(daemon, before, "VLLM::Worker_TP1", TWO_RANKS_START_LIMIT_S)
+
+
 def test_a_stopped_engine_under_load_is_found_and_replaced(daemon: VllmdProcess) -> None:
     """Within the limit and 5 s; what it did is kept, nothing of it lives, and the next server answers."""
-    before = daemon.wait_serving(1, START_LIMIT_S)
-    old = daemon.server_processes()
-    with traffic(before["url"], SERVED_NAME, [Clients(4, 200, 400)]) as seen:
-        daemon.wait(lambda _: len(seen.gaps_s) > 20, "tokens come", START_LIMIT_S)
-        engine, found_s = stop_engine(daemon, old)
-        after = daemon.wait_serving(before["generation"] + 1, START_LIMIT_S)
-    replaced(after, engine, found_s, old)
-    assert "no token and no step for" in after["last_failure"]["summary"]
+    stopped_under_load(daemon, daemon.wait_serving(1, START_LIMIT_S), "VLLM::EngineCore", START_LIMIT_S)
 
 
 def test_an_engine_that_was_stopped_while_idle_is_found_by_a_canary(daemon: VllmdProcess) -> None:
     """It takes the time until a canary is due, the limit and 5 s, without a request of anybody."""
     before = daemon.wait_serving(1, START_LIMIT_S)
     old = daemon.server_processes()
-    engine, found_s = stop_engine(daemon, old, canary_s=CANARY_S)
-    replaced(daemon.wait_serving(before["generation"] + 1, START_LIMIT_S), engine, found_s, old)
+    found = stop(daemon, old, "VLLM::EngineCore", canary_s=CANARY_S)
+    replaced(before, daemon.wait_serving(before["generation"] + 1, START_LIMIT_S), found, old)
     page = httpx.get(daemon.metrics_url, timeout=30).text
     assert 'vllmd_canary_total{name="default",result="silent"} 1.0' in page
 
 
-def stop_engine(
-    daemon: VllmdProcess, old: frozenset[psutil.Process], canary_s: float = 0.0
-) -> tuple[psutil.Process, float]:
-    """Stop the engine; return it, and after how many seconds that was found."""
-    engine = next(process for process in old if process.cmdline()[0].startswith("VLLM::EngineCore"))
+def stopped_under_load(daemon: VllmdProcess, before: Instance, title: str, start_limit_s: float) -> None:
+    """Stop a process while tokens come, and assert that the hang is found and the server replaced."""
+    old = daemon.server_processes()
+    with traffic(before["url"], SERVED_NAME, [Clients(4, 200, 400)]) as seen:
+        daemon.wait(lambda _: len(seen.gaps_s) > 20, "tokens come", start_limit_s)
+        found = stop(daemon, old, title)
+        after = daemon.wait_serving(before["generation"] + 1, start_limit_s)
+    replaced(before, after, found, old)
+    assert "no token and no step for" in after["last_failure"]["summary"]
+
+
+def stop(daemon: VllmdProcess, old: frozenset[psutil.Process], title: str, canary_s: float = 0.0) -> Found:
+    """Stop the process with this title, and wait until that is found."""
+    process = next(process for process in old if process.cmdline()[0] == title)
     hangs = daemon.log().count("the server hangs and is ended")
-    engine.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGSTOP)
     began_s = time.monotonic()
     while daemon.log().count("the server hangs and is ended") == hangs:
         waited_s = time.monotonic() - began_s
         assert waited_s < FOUND_WITHIN_S + canary_s, daemon.story("the hang is not found", daemon.status())
         time.sleep(0.05)  # a log sends no event
-    return engine, time.monotonic() - began_s
+    return Found(process.pid, title, time.monotonic() - began_s)
 
 
-def replaced(after: Instance, engine: psutil.Process, found_s: float, old: frozenset[psutil.Process]) -> None:
+def replaced(before: Instance, after: Instance, found: Found, old: frozenset[psutil.Process]) -> None:
     """Assert that a hang was told, its evidence kept, and that the next server serves alone with the same flags."""
-    print(f"found after {found_s:.1f} s, limit {STALL_S:g} s")  # noqa: T201 - this is what it measures
+    print(f"{found.title} found after {found.after_s:.1f} s, limit {STALL_S:g} s")  # noqa: T201 - what it measures
     assert (after["last_failure"]["class"], after["last_failure"]["phase"]) == ("hang", "serving")
-    path = Path(after["log"]).with_name(f"evidence-{after['generation'] - 1:04d}.txt")
-    assert f"  {engine.pid} VLLM::EngineCor T " in path.read_text(encoding="utf-8")
+    path = Path(after["log"]).with_name(f"evidence-{before['generation']:04d}.txt")
+    stopped = re.findall(r"^  (\d+) (\S+) T ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert stopped == [(str(found.pid), found.title[:TITLE_CHARS])]
+    assert (after["generation"], after["argv"]) == (before["generation"] + 1, before["argv"])
     assert not [process for process in old if alive(process)]
     assert completes(after["url"])
