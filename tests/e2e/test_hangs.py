@@ -98,8 +98,8 @@ def replaced(before: Instance, after: Instance, found: Found, old: frozenset[psu
     print(f"{found.title} found after {found.after_s:.1f} s, limit {STALL_S:g} s")  # noqa: T201 - what it measures
     assert (after["last_failure"]["class"], after["last_failure"]["phase"]) == ("hang", "serving")
     path = Path(after["log"]).with_name(f"evidence-{before['generation']:04d}.txt")
-    stopped = re.findall(r"^  (\d+) (\S+) T ", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert stopped == [(str(found.pid), found.title[:TITLE_CHARS])]
+    stopped = re.findall(r"^  (\d+) (\S+) T .* (\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert stopped == [(str(found.pid), found.title[:TITLE_CHARS], found.title.removeprefix("VLLM::"))]
     assert (after["generation"], after["argv"]) == (before["generation"] + 1, before["argv"])
     assert not [process for process in old if alive(process)]
     assert completes(after["url"])

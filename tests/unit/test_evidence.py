@@ -27,6 +27,24 @@ def test_it_says_what_each_process_does_and_where_it_waits() -> None:
     assert text.endswith("INFO last words\n")
 
 
+def test_a_worker_is_named_by_its_rank_which_its_title_is_cut_before() -> None:
+    """Whoever reads of one stopped worker among eight needs to know which GPU's; the log's head says it."""
+    workers = [ProcessReading(pid, "VLLM::Worker_TP", "S", None, 5, Counter()) for pid in (81, 82, 83, 84)]
+    head = [
+        "(Worker_TP0 pid=81) INFO 11-29 17:39:00 [gpu_worker.py:1] one",
+        "\x1b[0;36m(VllmWorker rank=1 pid=82)\x1b[0;0m INFO two",
+        "(VllmWorker-2 pid=83) INFO before it knows its ranks",
+        "(Worker_TP2_EP2 pid=83) INFO three",
+        "what mentions a (Worker_TP3 pid=84)",
+    ]
+    text = evidence_text(HUNG, 0.0, workers, None, [*head, *["INFO 200 OK"] * 100, ""], str)
+    for line in ("81 VLLM::Worker_TP S - 5 Worker_TP0", "82 VLLM::Worker_TP S - 5 VllmWorker rank=1"):
+        assert f"  {line}\n" in text
+    assert "  83 VLLM::Worker_TP S - 5 Worker_TP2_EP2\n" in text
+    assert "  84 VLLM::Worker_TP S - 5 -\n" in text
+    assert text.endswith("at most:\n" + "INFO 200 OK\n" * 50)
+
+
 def test_a_secret_in_the_log_is_masked_and_controls_are_escaped() -> None:
     """The log's text is data: it neither leaks a key nor steers a terminal."""
     mask = Masker(["sesame-open"]).mask

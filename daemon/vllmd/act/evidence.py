@@ -1,16 +1,17 @@
 """The evidence of a hang, as a file beside the server's log: it is gone with the processes that are ended next."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from vllmd.model.plain import plain
 from vllmd.model.server import Hung
 from vllmd.model.snapshot import Gpu
+from vllmd.observe.child_log import names_in
 from vllmd.observe.process_states import ProcessReading
 
-LOG_LINES = 50
+_LOG_LINES = 50
 _LINE_CHARS = 1000
 _PROCESSES = 64  # an API server, an engine and a worker a GPU; a tree of thousands is none of vLLM's
 _THREAD_KINDS = 8
@@ -29,29 +30,32 @@ def evidence_text(
     at_s: float,
     processes: Sequence[ProcessReading],
     gpus: Sequence[Gpu] | None,
-    log_lines: Iterable[str],
+    log_lines: Sequence[str],
     mask: Callable[[str], str],
 ) -> str:
-    """Return what was seen of a server that hangs: its processes, the GPUs, the end of its log, masked and bounded."""
+    """Return what was seen of a server that hangs: its processes, the GPUs, the end of its log, masked and bounded.
+
+    `log_lines` is all of the log that is at hand: its head says which rank a worker is, whose title is cut before that.
+    """
     lines = [
         f"generation {hung.generation}: {hung.reason}",
         f"written {datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}, before it was ended",
         "",
-        "processes: pid, title, state (proc(5)), where in the kernel it waits, CPU ticks so far",
-        *_process_lines(processes),
+        "processes: pid, title, state (proc(5)), where in the kernel it waits, CPU ticks so far, name in the log",
+        *_process_lines(processes, names_in(log_lines)),
         "",
         *_gpu_lines(gpus),
         "",
-        f"the last lines of the log, {LOG_LINES} at most:",
-        *log_lines,
+        f"the last lines of the log, {_LOG_LINES} at most:",
+        *[line for line in log_lines if line][-_LOG_LINES:],
     ]
     return "".join(f"{plain(mask(line), _LINE_CHARS)}\n" for line in lines)
 
 
-def _process_lines(processes: Sequence[ProcessReading]) -> Iterator[str]:
+def _process_lines(processes: Sequence[ProcessReading], names: Mapping[int, str]) -> Iterator[str]:
     for process in processes[:_PROCESSES]:
-        waits = process.wchan or "-"
-        yield f"  {process.pid} {process.title} {process.state} {waits} {process.busy_ticks}"
+        waits, name = process.wchan or "-", names.get(process.pid, "-")
+        yield f"  {process.pid} {process.title} {process.state} {waits} {process.busy_ticks} {name}"
         kinds = process.threads.most_common(_THREAD_KINDS)
         told = ", ".join(f"{count} {state} {wchan or '-'}" for (state, wchan), count in kinds)
         yield f"    {process.threads.total()} threads: {told}"

@@ -18,7 +18,7 @@ import structlog
 
 from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.ending import ended_process
-from vllmd.act.evidence import LOG_LINES, evidence_text, write_evidence
+from vllmd.act.evidence import evidence_text, write_evidence
 from vllmd.act.launch_logs import evidence_path, log_path, open_log
 from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
@@ -38,7 +38,7 @@ from vllmd.model.server import (
     StartStalled,
 )
 from vllmd.observe.cgroup import oom_kills
-from vllmd.observe.child_log import last_lines
+from vllmd.observe.child_log import read_for_diagnosis
 from vllmd.observe.process_states import read_states
 from vllmd.observe.processes import alive, listeners, session_members, signal_process, socket_owners
 from vllmd.ports import Clock, GpuReader
@@ -372,13 +372,11 @@ class ServerProcess:
         """Write down what a server that hangs is doing, before nothing of it is left; a failure costs the file only."""
         self.session.note_members()
         folder, mask = self._launcher.log_dir, self._launcher.mask
-        path, tail = (
-            evidence_path(folder, launch.generation),
-            last_lines(log_path(folder, launch.generation), LOG_LINES),
-        )
+        path = evidence_path(folder, launch.generation)
+        lines = read_for_diagnosis(log_path(folder, launch.generation))
         processes, gpus = read_states(self.session.living()), await self._gpu.read()
         try:
-            write_evidence(path, evidence_text(hung, self._clock.now_s(), processes, gpus, tail, mask))
+            write_evidence(path, evidence_text(hung, self._clock.now_s(), processes, gpus, lines, mask))
         except OSError as error:
             log.warning("the evidence of a hang cannot be written", path=str(path), reason=str(error))
         else:

@@ -1,10 +1,14 @@
 """The server's log: new lines while it runs, and head and tail of it for a diagnosis. Its text is data."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 LINE_LIMIT = 8192  # characters; vLLM dumps whole inputs into one line
 _HEAD_BYTES = 2**20  # a start prints some 20 KB: its root cause is in the head
 _TAIL_BYTES = 3 * 2**20  # a runtime failure's is in the tail
+# `(Worker_TP1 pid=12) ` at a line's start, `(VllmWorker rank=1 pid=12) ` in older versions, coloured on a terminal.
+_SPEAKER = re.compile(r"(?:\x1b\[[\d;]*m)?\(([A-Za-z][^()]{0,60}) pid=(\d{1,10})\)")
 
 
 class LogFollower:
@@ -45,15 +49,12 @@ def read_for_diagnosis(path: Path) -> list[str]:
     return [_text(line) for line in (*head.split(b"\n"), left_out, *tail.split(b"\n"))]
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a log, `count` at most; none where it cannot be read."""
-    try:
-        with path.open("rb") as log:
-            log.seek(max(0, path.stat().st_size - count * LINE_LIMIT))
-            data = log.read(count * LINE_LIMIT)
-    except OSError:
-        return []
-    return [_text(line) for line in data.splitlines()[-count:]]
+def names_in(lines: Iterable[str]) -> dict[int, str]:
+    """Return what the server's processes call themselves in the log's lines, by pid. The last name counts.
+
+    A worker is `VllmWorker-1` until it knows its ranks, and `Worker_TP1` from then on (vLLM 0.32).
+    """
+    return {int(found[2]): found[1] for line in lines if (found := _SPEAKER.match(line))}
 
 
 def _text(line: bytes) -> str:
