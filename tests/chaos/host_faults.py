@@ -21,10 +21,13 @@ def set_clock(scene: Scene, chance: Random) -> str:
 
 
 def no_descriptors(scene: Scene, chance: Random) -> str:
-    """Let the daemon open nothing more for a while, while something else may happen."""
+    """Let the daemon open nothing more for a while, while something else may happen.
+
+    One that does not answer yet is left alone: what an interpreter says that cannot read its modules is not vllmd's.
+    """
     pid, span_s = scene.service.pid, chance.uniform(*_SPAN_S)
-    if not pid:
-        return "no daemon that has files"
+    if scene.service.instance()["state"] == "unknown":
+        return "no daemon that answers"
     scene.told.read()
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds(), before[1]))
