@@ -237,9 +237,18 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def servers(port: int) -> list[psutil.Process]:
-    """Return the live API servers on a port."""
+    """Return the live API servers on a port: each leads a session. Its engine has the same words until it is exec'd."""
     words = {p: p.info["cmdline"] or () for p in psutil.process_iter(["cmdline"])}
-    return [p for p, said in words.items() if "vllmd_sim" in said and str(port) in said and alive(p)]
+    found = [p for p, said in words.items() if "vllmd_sim" in said and str(port) in said]
+    return [p for p in found if leads_a_session(p) and alive(p)]
+
+
+def leads_a_session(process: psutil.Process) -> bool:
+    """Whether a process is the first of its session, as each launch is."""
+    try:
+        return os.getsid(process.pid) == process.pid
+    except ProcessLookupError:
+        return False
 
 
 def stored_in(state: Path, copy: Path) -> Stored:
