@@ -43,6 +43,8 @@ def kill_in_backoff(scene: Scene, chance: Random) -> str:
 def term(scene: Scene, chance: Random) -> str:
     """Stop the daemon in good order: it ends well, and nothing of the server is left. Then start it again."""
     after_s = chance.choice((0.0, chance.uniform(0.0, 1.0)))
+    if not scene.service.pid:
+        return "no daemon to stop"
     if chance.random() < 0.5:
         scene.service.order("restart")
         time.sleep(after_s)  # what is drawn: how far the start came
