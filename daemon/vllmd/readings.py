@@ -18,6 +18,7 @@ from vllmd.model.flags import api_servers
 from vllmd.model.life import ALIVE
 from vllmd.model.server import ServerState
 from vllmd.model.snapshot import Snapshot
+from vllmd.observe.process_states import compiles
 from vllmd.observe.processes import cpu_s
 from vllmd.observe.scrape import HttpScraper
 from vllmd.ports import Clock, GpuReader
@@ -118,11 +119,13 @@ class Readings:
         alone = life.launch is not None and api_servers(life.launch.flags) == 1  # else others answer, not the leader
         leader = life.launch.leader if life.launch and alone else None
         answers = metrics is not None or await scraper.answers()
-        paused = await scraper.paused() if answers and self._loop.stall.suspects else None
+        suspected = self._loop.stall.suspects
+        paused = await scraper.paused() if answers and suspected else None
         return replace(
             await self.of_host(),
             metrics=metrics,
             paused=paused,
+            compiling=compiles(self._sources.server.session.living()) if suspected else None,
             answers=answers,
             asked_s=asked_s,
             leader_cpu_s=cpu_s(leader) if leader is not None else None,

@@ -172,6 +172,16 @@ def test_a_paused_server_is_no_hang() -> None:
     assert heard(before, replace(paused, paused=False), GAP_S).silent_s == 105.0
 
 
+def test_a_compiler_at_work_is_no_hang() -> None:
+    """A request that is the first of its kind waits for its kernel; when that is built the count begins anew."""
+    before = after([page()] * 21)
+    compiling = Snapshot(0.0, 1, page(), None, monotonic_s=1105.0, compiling=True)
+    silence = heard(before, compiling, GAP_S)
+    assert (silence.silent_s, silence.longest_s) == (0.0, 0.0)
+    assert heard(before, replace(compiling, compiling=False), GAP_S).silent_s == 105.0
+    assert heard(silence, replace(compiling, monotonic_s=1110.0, compiling=False), GAP_S).silent_s == 0.0
+
+
 def test_one_sleeping_engine_is_no_server_that_is_awake() -> None:
     """Its requests rest, so that nothing moves for them."""
     metrics = parse_page(SLEEPING_PAGE)

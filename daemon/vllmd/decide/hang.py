@@ -4,9 +4,9 @@ The API server of an engine that is stopped or deadlocked answers as before; onl
 was (measured with vLLM 0.26 on an H200, engine under SIGSTOP). An honest prefill reports no token for seconds, though
 its KV cache grows with each chunk. A stopped engine does not count a request that comes to it, so that a canary under
 way is work whatever the page says. In order: a page that did not answer → the count begins anew, but what stands still
-stays known · a sleeping or paused engine → nothing is known, and the count begins anew · anything moved → how long it
-had been still is remembered · no work, or a needed metric is not on the page → the count begins anew · anything moved,
-or nobody looked for too long → it begins with this page · else it goes on.
+stays known · a sleeping or paused engine, or a compiler at work → nothing is known, and the count begins anew ·
+anything moved → how long it had been still is remembered · no work, or a needed metric is not on the page → the count
+begins anew · anything moved, or nobody looked for too long → it begins with this page · else it goes on.
 """
 
 from dataclasses import dataclass, replace
@@ -56,7 +56,7 @@ def heard(before: Silence, snapshot: Snapshot, gap_s: float, *, asked: bool = Fa
     metrics, at_s = snapshot.metrics, snapshot.monotonic_s
     if metrics is None:
         return replace(known, since_s=None)
-    if at_s is None or snapshot.paused or asleep(metrics):
+    if at_s is None or snapshot.paused or snapshot.compiling or asleep(metrics):
         return Silence(known.generation, longest_s=known.longest_s, paused=bool(snapshot.paused))
     moved = known.said is not None and reports(known.said) != reports(metrics)
     longest_s = max(known.longest_s, known.last_s - known.begun_s) if moved else known.longest_s

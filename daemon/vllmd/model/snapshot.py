@@ -77,7 +77,8 @@ class Snapshot:
     """One reading: time in seconds (unix), the generation it belongs to, and what could be read.
 
     `monotonic_s` is the same moment by a clock that nobody sets, None where it was not read; `paused` whether somebody
-    had vLLM itself keep its requests waiting, None where that was not asked, or not answered; `answers` whether the
+    had vLLM itself keep its requests waiting, None where that was not asked, or not answered; `compiling` whether a
+    compiler computes among its processes, None where nobody looked; `answers` whether the
     server answered anything, None where it was not asked, and `asked_s` when it was, by the monotonic clock;
     `leader_cpu_s` is the CPU time of its main process so far.
     """
@@ -90,6 +91,7 @@ class Snapshot:
     host_total_bytes: int | None = None
     monotonic_s: float | None = None
     paused: bool | None = None
+    compiling: bool | None = None
     answers: bool | None = None
     asked_s: float | None = None
     leader_cpu_s: float | None = None

@@ -14,6 +14,11 @@ from vllmd.model.server import ProcessId
 
 _PROC = Path("/proc")
 _THREADS = 1024  # of one process; vLLM's have some hundred
+# What PyTorch's inductor, Triton and FlashInfer start to build a kernel: GCC, Clang, NVIDIA's nvcc with its parts.
+_COMPILERS = frozenset(
+    {"cc1", "cc1plus", "as", "ld", "clang", "clang++", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary"}
+)
+_COMPUTES = frozenset({"R", "D"})  # proc(5): it runs, or waits for a disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,12 @@ def read_states(processes: Iterable[ProcessId]) -> tuple[ProcessReading, ...]:
     """Return what each of these processes does; one that has ended is left out."""
     found = (_read(process.pid) for process in processes)
     return tuple(reading for reading in found if reading is not None)
+
+
+def compiles(processes: Iterable[ProcessId]) -> bool:
+    """Whether one of these processes is a compiler at work: a server's first request of a kind may wait for one."""
+    found = (_fields(_PROC / str(process.pid)) for process in processes)
+    return any(fields is not None and fields[0] in _COMPILERS and fields[1] in _COMPUTES for fields in found)
 
 
 def _read(pid: int) -> ProcessReading | None:

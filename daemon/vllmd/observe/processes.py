@@ -77,8 +77,16 @@ def owner_of(pid: int) -> int | None:
 
 def own_zombies() -> tuple[int, ...]:
     """Return the children of this process that have ended and were not collected yet."""
-    pids = [int(pid) for task in (_PROC / "self/task").iterdir() for pid in (task / "children").read_text().split()]
+    pids = [int(pid) for task in (_PROC / "self/task").iterdir() for pid in _children_of(task).split()]
     return tuple(pid for pid in pids if (fields := _stat(pid)) is not None and fields[0] == "Z")
+
+
+def _children_of(task: Path) -> str:
+    """Return the children of one of our threads; none of one that has just ended, whose children others have now."""
+    try:
+        return (task / "children").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def output_of(pid: int) -> Path | None:
