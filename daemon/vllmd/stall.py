@@ -47,7 +47,8 @@ class Stall:
             return True
         gap_s = _MISSED_READINGS * self._supervisor.instance.settings.engine.scrape_interval_s + _LATE_S
         asked = self.canary.look(snapshot, gap_s, self._limit_s, may_send=not paused)
-        self._silence = heard(self._silence, snapshot, gap_s, asked=asked)
+        build_limit_s = self._supervisor.instance.settings.engine.start_timeout_s  # kernels are built in a start, too
+        self._silence = heard(self._silence, snapshot, gap_s, asked=asked, build_limit_s=build_limit_s)
         self._deafness = unanswered(self._deafness, snapshot, gap_s + _DEAF_LATE_S)
         still_s = max(self._silence.silent_s, self._deafness.deaf_s)
         if still_s <= self._limit_s:

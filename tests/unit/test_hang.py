@@ -172,14 +172,28 @@ def test_a_paused_server_is_no_hang() -> None:
     assert heard(before, replace(paused, paused=False), GAP_S).silent_s == 105.0
 
 
-def test_a_compiler_at_work_is_no_hang() -> None:
-    """A request that is the first of its kind waits for its kernel; when that is built the count begins anew."""
-    before = after([page()] * 21)
-    compiling = Snapshot(0.0, 1, page(), None, monotonic_s=1105.0, compiling=True)
-    silence = heard(before, compiling, GAP_S)
-    assert (silence.silent_s, silence.longest_s) == (0.0, 0.0)
-    assert heard(before, replace(compiling, compiling=False), GAP_S).silent_s == 105.0
-    assert heard(silence, replace(compiling, monotonic_s=1110.0, compiling=False), GAP_S).silent_s == 0.0
+def test_a_compiler_at_work_explains_a_silence_for_no_longer_than_a_start_may_last() -> None:
+    """A request that is the first of its kind waits for its kernel; one that is never built is a hang all the same."""
+    silence, seen = Silence(), []
+    for number in range(200):
+        snapshot = Snapshot(0.0, 1, page(), None, monotonic_s=5.0 * number, compiling=number > 10)
+        silence = heard(silence, snapshot, GAP_S, build_limit_s=600.0)
+        seen.append(silence.silent_s)
+    assert seen[10:12] == [50.0, 0.0]  # the compiler comes after 55 s
+    assert set(seen[11:132]) == {0.0}  # and explains 600 s
+    assert seen[-1] == 5.0 * (199 - 132)
+    assert silence.longest_s == 0.0
+
+
+def test_a_silence_begins_anew_when_a_kernel_is_built() -> None:
+    """What moved in between ends the explanation, and the next compiler has all its time."""
+    at = [page(), page(), page(steps=1.0), page(steps=1.0)]
+    silence = Silence()
+    for number, metrics in enumerate(at):
+        snapshot = Snapshot(0.0, 1, metrics, None, monotonic_s=400.0 * number, compiling=number != 2)
+        silence = heard(silence, snapshot, 500.0, build_limit_s=600.0)
+        assert silence.silent_s == 0.0
+    assert silence.built_from_s == 1200.0
 
 
 def test_one_sleeping_engine_is_no_server_that_is_awake() -> None:

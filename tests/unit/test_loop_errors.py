@@ -6,6 +6,7 @@ import os
 import socket
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -52,6 +53,35 @@ def test_asyncio_still_tells_so_where_a_connection_cannot_be_taken() -> None:
 
     with capture_logs() as told:
         asyncio.run(refuse())
+    assert [line["event"] for line in told] == ["connections cannot be taken now"]
+
+
+def test_a_listener_that_is_closed_while_it_waits_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The real thing: asyncio wants to hear it again a second later, and does not call that off."""
+
+    async def close_early() -> None:
+        loop = asyncio.get_running_loop()
+        refused, tell = asyncio.Event(), LoopErrors()
+
+        def hear(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            tell(loop, context)
+            refused.set()
+
+        loop.set_exception_handler(hear)
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "socket")
+            listener = Refusing(socket.AF_UNIX)
+            listener.bind(path)
+            server = await asyncio.start_unix_server(lambda _reader, writer: writer.close(), sock=listener)
+            _, writer = await asyncio.open_unix_connection(path)
+            await asyncio.wait_for(refused.wait(), 10)
+            server.close()
+            writer.close()
+            await asyncio.sleep(1.2)  # asyncio's second (ACCEPT_RETRY_DELAY), after which nothing comes
+
+    with capture_logs() as told:
+        asyncio.run(close_early())
+    assert caplog.records == []  # where asyncio tells of what it does not know
     assert [line["event"] for line in told] == ["connections cannot be taken now"]
 
 

@@ -4,9 +4,10 @@ The API server of an engine that is stopped or deadlocked answers as before; onl
 was (measured with vLLM 0.26 on an H200, engine under SIGSTOP). An honest prefill reports no token for seconds, though
 its KV cache grows with each chunk. A stopped engine does not count a request that comes to it, so that a canary under
 way is work whatever the page says. In order: a page that did not answer → the count begins anew, but what stands still
-stays known · a sleeping or paused engine, or a compiler at work → nothing is known, and the count begins anew ·
-anything moved → how long it had been still is remembered · no work, or a needed metric is not on the page → the count
-begins anew · anything moved, or nobody looked for too long → it begins with this page · else it goes on.
+stays known · a sleeping or paused engine → nothing is known, and the count begins anew · a compiler at work, for no
+longer than a start may show nothing → likewise · anything moved → how long it had been still is remembered · no work,
+or a needed metric is not on the page → the count begins anew · anything moved, or nobody looked for too long → it
+begins with this page · else it goes on.
 """
 
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ class Silence:
     last_s: float = 0.0
     longest_s: float = 0.0
     paused: bool = False  # the last reading that could say so said that somebody paused the server
+    built_from_s: float | None = None  # since the last movement: the first page beside which a compiler was at work
 
     @property
     def silent_s(self) -> float:
@@ -47,23 +49,30 @@ class Silence:
         return self.said.gauges.get("requests_running") if self.said is not None else None
 
 
-def heard(before: Silence, snapshot: Snapshot, gap_s: float, *, asked: bool = False) -> Silence:
+def heard(
+    before: Silence, snapshot: Snapshot, gap_s: float, *, asked: bool = False, build_limit_s: float = 0.0
+) -> Silence:
     """Return the silence with one more reading; readings further apart than `gap_s` seconds are no row.
 
-    `asked` says that a canary is under way.
+    `asked` says that a canary is under way, `build_limit_s` for how long a compiler at work explains a silence.
     """
     known = before if before.generation == snapshot.generation else Silence(snapshot.generation)
     metrics, at_s = snapshot.metrics, snapshot.monotonic_s
     if metrics is None:
         return replace(known, since_s=None)
-    if at_s is None or snapshot.paused or snapshot.compiling or asleep(metrics):
+    if at_s is None or snapshot.paused or asleep(metrics):
         return Silence(known.generation, longest_s=known.longest_s, paused=bool(snapshot.paused))
     moved = known.said is not None and reports(known.said) != reports(metrics)
     longest_s = max(known.longest_s, known.last_s - known.begun_s) if moved else known.longest_s
+    built_from_s = None if moved else known.built_from_s
+    if snapshot.compiling:
+        built_from_s = at_s if built_from_s is None else built_from_s
+        if at_s - built_from_s <= build_limit_s:
+            return Silence(known.generation, metrics, None, at_s, at_s, longest_s, built_from_s=built_from_s)
     if not (_has_work(metrics) or (asked and readable(metrics))):
         return Silence(known.generation, longest_s=longest_s)
     if moved or known.said is None or at_s - known.last_s > gap_s:
-        return Silence(known.generation, metrics, at_s, at_s, at_s, longest_s)
+        return Silence(known.generation, metrics, at_s, at_s, at_s, longest_s, built_from_s=built_from_s)
     return replace(known, since_s=at_s if known.since_s is None else known.since_s, last_s=at_s)
 
 
