@@ -26,7 +26,7 @@ def bin_folder(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin"
 
 
-@pytest.mark.parametrize("folder", ["daemon/vllmd", "daemon/vllmd_sim", "policies/vllmd_policies"])
+@pytest.mark.parametrize("folder", ["daemon/vllmd", "daemon/vllmd_shim", "daemon/vllmd_sim", "policies/vllmd_policies"])
 def test_the_wheel_holds_every_module(wheel: Path, folder: str) -> None:
     """A path that is wrong would leave a package out in silence."""
     wanted = {str(file.relative_to((ROOT / folder).parent)) for file in (ROOT / folder).rglob("*.py")}

@@ -1,0 +1,100 @@
+"""The entry point of vLLM's general plugins: lets the scheduler that vLLM chooses be governed.
+
+It is never the reason for a server not starting: whatever fails leaves vLLM as it was, and one line in the log.
+"""
+
+import functools
+import importlib
+import os
+from typing import Any
+
+from vllmd_shim.block import VARIABLE, Block, BlockError, opened
+from vllmd_shim.governor import Governor, log
+
+_HOOK = "get_scheduler_cls"  # of vllm.config.SchedulerConfig, from vLLM 0.12
+_MARK = "vllmd_governed"
+
+
+def register() -> None:
+    """Wrap what chooses the scheduler's class. vLLM calls this in each of its processes, maybe more than once."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
+    try:
+        config = importlib.import_module("vllm.config").SchedulerConfig
+        chosen = getattr(config, _HOOK, None)
+        if chosen is None:
+            _say_off(path, f"this vLLM has no SchedulerConfig.{_HOOK} (0.12 and later have it)")
+        elif not hasattr(chosen, _MARK):
+            setattr(config, _HOOK, _governing(chosen, path))
+    except Exception as error:  # noqa: BLE001 - of whatever vLLM: the server must start without us
+        log.warning("vllmd_shim is off, nothing was changed: %s: %s", type(error).__name__, error)
+
+
+def _governing(chosen: Any, path: str) -> Any:  # noqa: ANN401 - vLLM's own function
+    """Return the function that chooses a class, with that class governed."""
+
+    @functools.wraps(chosen)
+    def choose(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever this vLLM passes
+        base = chosen(*args, **kwargs)
+        return governed(base, path) if isinstance(base, type) else base
+
+    setattr(choose, _MARK, True)
+    return choose
+
+
+@functools.lru_cache(maxsize=8)
+def governed(base: type[Any], path: str) -> type[Any]:
+    """Return a subclass of a scheduler's class whose instances are governed through the block at this path."""
+
+    class Governed(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - whatever this vLLM passes
+            super().__init__(*args, **kwargs)
+            self.vllmd_governor = governor_of(self, path)
+
+        def schedule(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - it gained an argument in 0.24
+            governor = self.vllmd_governor
+            if governor is None:
+                return super().schedule(*args, **kwargs)
+            try:
+                governor.before()
+            except Exception as error:  # noqa: BLE001 - the step must be made without us
+                self.vllmd_governor = None
+                governor.give_up(error)
+                return super().schedule(*args, **kwargs)
+            output = super().schedule(*args, **kwargs)
+            try:
+                governor.after(output)
+            except Exception as error:  # noqa: BLE001 - likewise
+                self.vllmd_governor = None
+                governor.give_up(error)
+            return output
+
+    Governed.__name__, Governed.__qualname__, Governed.__module__ = base.__name__, base.__qualname__, base.__module__
+    return Governed
+
+
+def governor_of(scheduler: Any, path: str) -> "Governor | None":  # noqa: ANN401 - vLLM's own class
+    """Return what governs a new scheduler; None where it cannot be governed, which is said."""
+    try:
+        engines = int(scheduler.vllm_config.parallel_config.data_parallel_size)
+        if engines > 1:
+            _say_off(path, f"{engines} engines serve: the block is of one")
+            return None
+        return Governor(scheduler, opened(path))
+    except Exception as error:  # noqa: BLE001 - the engine must start without us
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("vllmd_shim is off, the scheduler is as it was launched: %s", reason)
+        _say_off(path, reason)
+        return None
+
+
+def _say_off(path: str, reason: str) -> None:
+    """Write into the block why nothing is live."""
+    try:
+        block: Block = opened(path)
+    except (BlockError, OSError) as error:
+        log.warning("vllmd_shim cannot use its block: %s", error)
+        return
+    block.write_report(dict.fromkeys(("budget", "seqs", "heartbeat"), reason))
+    block.close()

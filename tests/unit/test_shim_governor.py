@@ -1,0 +1,160 @@
+"""A governed scheduler: it obeys the block within its limits, tells what it does, and is left alone on any error."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_stand_in import BareScheduler, NewScheduler, OldScheduler, Output
+from vllmd_shim.block import Block, Word, fresh_bytes, opened
+from vllmd_shim.plugin import governed
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Make a block's file."""
+    (tmp_path / "block").write_bytes(fresh_bytes())
+    return str(tmp_path / "block")
+
+
+@pytest.fixture
+def block(path: str) -> Block:
+    """Map it as the daemon does."""
+    return opened(path)
+
+
+def made(kind: Any, path: str, **settings: object) -> Any:
+    """Return a governed scheduler of a kind."""
+    return governed(kind, path)(**settings)
+
+
+@pytest.mark.parametrize("kind", [OldScheduler, NewScheduler])
+def test_what_is_asked_for_holds_from_the_next_step_and_back(path: str, block: Block, kind: type[Any]) -> None:
+    """Budget and cap go down and return to what was launched; each step tells what it found and what is in force."""
+    scheduler = made(kind, path, waiting=[1])
+    scheduler.schedule()
+    assert [block.words[w] for w in (Word.BUDGET, Word.SEQS, Word.SEEN_BUDGET)] == [2048, 64, 0]
+    block.words[Word.ASK_BUDGET] = 256
+    block.words[Word.ASK_SEQS] = 4
+    scheduler.schedule()
+    assert scheduler.max_num_scheduled_tokens == 256
+    assert [block.words[w] for w in (Word.BUDGET, Word.SEQS)] == [256, 4]
+    assert [block.words[w] for w in (Word.SEEN_BUDGET, Word.SEEN_SEQS)] == [256, 4]
+    block.words[Word.ASK_BUDGET] = 0
+    block.words[Word.ASK_SEQS] = 0
+    scheduler.schedule()
+    assert [block.words[w] for w in (Word.BUDGET, Word.SEQS)] == [2048, 64]
+    assert [scheduler.max_num_scheduled_tokens, scheduler.max_num_running_reqs] == [2048, 64]
+
+
+@pytest.mark.parametrize("kind", [OldScheduler, NewScheduler])
+def test_vllms_assertions_hold_whatever_is_asked_for(path: str, block: Block, kind: type[Any]) -> None:
+    """With 20 running and 3 speculative tokens, a budget and a cap of 1 schedule what runs and admit nobody."""
+    scheduler = made(kind, path, running=list(range(20)), waiting=[1, 2, 3], speculative=3)
+    block.words[Word.ASK_BUDGET] = 1
+    block.words[Word.ASK_SEQS] = 1
+    assert scheduler.schedule() == Output(80)
+    assert len(scheduler.waiting) == 3
+    del scheduler.running[5:]
+    scheduler.schedule()
+    assert block.words[Word.BUDGET] == 20
+
+
+def test_a_step_is_told(path: str, block: Block) -> None:
+    """Its number, its time, what runs and waits, its tokens, and what the shim itself took."""
+    scheduler = made(NewScheduler, path, running=[1, 2], waiting=[3], max_num_active_reqs=3)
+    assert block.words[Word.ENGINE_PID] > 0
+    assert block.read_report() == {"budget": "", "seqs": "", "heartbeat": ""}
+    scheduler.schedule()
+    scheduler.schedule(throttle_prefills=True)
+    assert scheduler.arguments == [False, True]
+    assert [block.words[w] for w in (Word.STEPS, Word.RUNNING, Word.WAITING)] == [2, 3, 0]
+    assert [block.words[w] for w in (Word.TOKENS, Word.TOKENS_TOTAL)] == [3, 1005]
+    assert block.words[Word.LONGEST_NS] > 0
+    assert 0 < block.words[Word.OWN_NS] < block.words[Word.STEP_NS]
+
+
+def test_time_without_a_request_is_no_long_step(path: str, block: Block) -> None:
+    """An idle engine makes no step: the time between requests is not the length of one."""
+    scheduler = made(NewScheduler, path)
+    scheduler.schedule()
+    scheduler.schedule()
+    assert block.words[Word.LONGEST_NS] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "budget", "seqs"),
+    [
+        ({"chunked": False}, "chunked prefill", ""),
+        ({"whole_inputs": True}, "multimodal", ""),
+        ({"hybrid": True}, "Mamba", "Mamba"),
+    ],
+)
+def test_what_could_starve_a_request_is_off(
+    path: str, block: Block, settings: dict[str, Any], budget: str, seqs: str
+) -> None:
+    """The reason is told, what is asked for is not done, the heartbeat stays."""
+    scheduler = made(NewScheduler, path, **settings)
+    report = block.read_report()
+    assert report is not None
+    assert budget in report["budget"]
+    assert seqs in report["seqs"]
+    assert report["heartbeat"] == ""
+    block.words[Word.ASK_BUDGET] = 16
+    scheduler.schedule()
+    assert scheduler.max_num_scheduled_tokens == 2048
+    assert [block.words[w] for w in (Word.LAUNCHED_BUDGET, Word.BUDGET, Word.STEPS)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(BareScheduler, {}), (NewScheduler, {"engines": 2})])
+def test_an_unknown_scheduler_is_left_alone(path: str, block: Block, kind: type[Any], settings: dict[str, Any]) -> None:
+    """One without the names, and one of several engines, work as vLLM made them; the block says why."""
+    scheduler = made(kind, path, **settings)
+    assert scheduler.schedule().total_num_scheduled_tokens == 0
+    report = block.read_report()
+    assert report is not None
+    assert report["budget"]
+    assert block.words[Word.STEPS] == 0
+
+
+def test_without_its_block_a_scheduler_works(tmp_path: Path) -> None:
+    """A block that is gone is told in the log alone."""
+    scheduler = made(NewScheduler, str(tmp_path / "gone"), waiting=[1])
+    assert scheduler.schedule() == Output(1000)
+
+
+class Changed(NewScheduler):
+    """One of a version in which the step is made otherwise, after the governing has begun."""
+
+    output: Output | None = Output(7)
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:  # noqa: ARG002, FBT001, FBT002 - vLLM's signature
+        """Return what the test says."""
+        return self.output
+
+
+@pytest.mark.parametrize("broken", ["running", "output"])
+def test_an_error_in_a_step_ends_the_governing_and_not_the_step(
+    path: str, block: Block, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The step is made, the launched values are back, the reason is told once."""
+    scheduler = made(Changed, path)
+    block.words[Word.ASK_BUDGET] = 256
+    assert scheduler.schedule() == Output(7)
+    assert scheduler.max_num_scheduled_tokens == 256
+    setattr(scheduler, broken, None)
+    assert scheduler.schedule() is scheduler.output
+    assert scheduler.schedule() is scheduler.output
+    assert scheduler.max_num_scheduled_tokens == 2048
+    report = block.read_report()
+    assert report is not None
+    assert set(report.values()) == {report["budget"]}
+    assert "given up" in report["budget"]
+    assert len(caplog.records) == 1
+
+
+def test_a_class_is_governed_once(path: str) -> None:
+    """Asked again, vLLM gets the same class, under the name of its own."""
+    assert governed(NewScheduler, path) is governed(NewScheduler, path)
+    assert issubclass(governed(NewScheduler, path), NewScheduler)
+    assert governed(NewScheduler, path).__qualname__ == "NewScheduler"
