@@ -1,9 +1,11 @@
 """Hand-written stand-ins for the ports, and builders of readings."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from vllmd.model.decision import Action, Change, Effect, Outcome, Verification
 from vllmd.model.failure import Failure
+from vllmd.model.live import Knob, Live
 from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Hung, Launch, Left, ServerEvent
 from vllmd.model.snapshot import Histogram, Metrics, Snapshot
@@ -31,6 +33,40 @@ class FakeClock:
         return self.at_s
 
 
+class FakeLive:
+    """Live values of an engine that makes a step whenever the test says so."""
+
+    def __init__(self) -> None:
+        self.offered = Live.nothing("the server has not loaded vllmd_shim")
+        self.asked: dict[str, int | None] = {}
+
+    def offer(self, **launched: int) -> None:
+        """Offer flags (underscores for dashes) with what they were launched with."""
+        knobs = {
+            name.replace("_", "-"): Knob("", launched=value, asked=None, seen=None, in_force=value)
+            for name, value in launched.items()
+        }
+        self.offered = Live({**self.offered.knobs, **knobs})
+
+    def read(self) -> Live:
+        """Return what is offered."""
+        return self.offered
+
+    def ask(self, flag: str, value: int | None) -> None:
+        """Take an order."""
+        self.asked[flag] = value
+        knob = replace(self.offered.knobs[flag], asked=value)
+        self.offered = replace(self.offered, knobs={**self.offered.knobs, flag: knob})
+
+    def step(self) -> None:
+        """Make a step: what is asked for is in force."""
+        knobs = {
+            flag: replace(knob, seen=knob.asked, in_force=knob.asked or knob.launched)
+            for flag, knob in self.offered.knobs.items()
+        }
+        self.offered = replace(self.offered, knobs=knobs)
+
+
 class FakeServer:
     """Counts living servers: a launch beside a living one, or a stop of none, is an error of the caller."""
 
@@ -41,6 +77,7 @@ class FakeServer:
         self.hung: Hung | None = None
         self.left_behind = Left()
         self.adopted: list[Launch] = []
+        self.live = FakeLive()
 
     async def events(self) -> ServerEvent:
         """Give nothing: tests hand events to the loop themselves."""

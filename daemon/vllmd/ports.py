@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
+from vllmd.model.live import Live
 from vllmd.model.orders import Forget, Pause, Resume
 from vllmd.model.server import Launch, Left, ServerEvent
 from vllmd.model.snapshot import Gpu, Metrics
@@ -26,8 +27,22 @@ class Clock(Protocol):
         """Return seconds of a clock that only goes forward."""
 
 
+class LiveValues(Protocol):
+    """What can be changed in the running server at once, and what its engine tells of its steps."""
+
+    def read(self) -> Live:
+        """Return what is told now."""
+
+    def ask(self, flag: str, value: int | None) -> None:
+        """Ask for a value from the engine's next step on; None is what was launched."""
+
+
 class Server(Protocol):
     """The supervised server. Slow work runs as its own task; its end comes back through `events`."""
+
+    @property
+    def live(self) -> LiveValues:
+        """What can be changed at once."""
 
     async def events(self) -> ServerEvent:
         """Wait for the next event of the current launch."""

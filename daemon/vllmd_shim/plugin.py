@@ -37,7 +37,11 @@ def _governing(chosen: Any, path: str) -> Any:  # noqa: ANN401 - vLLM's own func
     @functools.wraps(chosen)
     def choose(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever this vLLM passes
         base = chosen(*args, **kwargs)
-        return governed(base, path) if isinstance(base, type) else base
+        try:
+            return governed(base, path)
+        except Exception as error:  # noqa: BLE001 - whatever vLLM chose: it gets that
+            _give_up(path, error)
+            return base
 
     setattr(choose, _MARK, True)
     return choose
@@ -83,10 +87,15 @@ def governor_of(scheduler: Any, path: str) -> "Governor | None":  # noqa: ANN401
             return None
         return Governor(scheduler, opened(path))
     except Exception as error:  # noqa: BLE001 - the engine must start without us
-        reason = f"{type(error).__name__}: {error}"
-        log.warning("vllmd_shim is off, the scheduler is as it was launched: %s", reason)
-        _say_off(path, reason)
+        _give_up(path, error)
         return None
+
+
+def _give_up(path: str, error: Exception) -> None:
+    """Say in the log and in the block that the scheduler is left alone."""
+    reason = f"{type(error).__name__}: {error}"
+    log.warning("vllmd_shim is off, the scheduler is as it was launched: %s", reason)
+    _say_off(path, reason)
 
 
 def _say_off(path: str, reason: str) -> None:

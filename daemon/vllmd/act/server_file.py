@@ -22,7 +22,8 @@ log = structlog.get_logger()
 class ServerRecord:
     """The processes of the last launch: its leader, which leads the session, and the members seen in it.
 
-    `cgroup` is the leader's, `options` the mark of what followed the program; both are empty where they are not known.
+    `cgroup` is the leader's, `options` the mark of what followed the program, `block` the path of its control block;
+    each is empty where it is not known.
     `ready`: it has served. `ending`: its end was asked for. `left`: it is to outlive its vllmd.
     """
 
@@ -35,6 +36,7 @@ class ServerRecord:
     ending: bool = False
     left: bool = False
     ready: bool = False
+    block: str = ""
 
 
 def options_mark(words: Sequence[str]) -> str:
@@ -55,6 +57,7 @@ def write_record(path: Path, record: ServerRecord) -> None:
             "ending": record.ending,
             "left": record.left,
             "ready": record.ready,
+            "block": record.block,
         }
     )
     temporary = path.with_suffix(".new")
@@ -76,6 +79,7 @@ def read_record(path: Path) -> ServerRecord | None:
             bool(data.get("ending")),
             bool(data.get("left")),
             bool(data.get("ready")),
+            str(data.get("block", "")),
         )
     except FileNotFoundError:
         return None

@@ -20,6 +20,7 @@ from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.ending import ended_process
 from vllmd.act.evidence import evidence_text, write_evidence
 from vllmd.act.launch_logs import evidence_path, log_path, open_log
+from vllmd.act.live_block import LiveBlock
 from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
@@ -47,6 +48,7 @@ log = structlog.get_logger()
 
 RECORD_NAME = "server.json"
 LOG_FOLDER = "logs"
+SHIM_FOLDER = Path("shim", "plugin")
 
 _POLL_S = 0.2  # between looks at a start
 _KILLED_WAIT_S = 5.0  # from SIGKILL to the end of the leader
@@ -70,6 +72,7 @@ class Launcher:
     drain_timeout_s: float
     keep_logs: int
     mask: Callable[[str], str]  # secrets of text that is kept
+    shim: bool = True  # whether vllmd_shim comes into the server's processes
 
     @property
     def record_path(self) -> Path:
@@ -108,6 +111,7 @@ class ServerProcess:
         self._served = False  # under an earlier vllmd
         self._hung: Hung | None = None  # told when the launch has been ended for it
         self.session = Session(launcher.record_path, launcher.log_dir, clock)
+        self.live = LiveBlock()
 
     async def events(self) -> ServerEvent:
         """Wait for the next event; a bug in a launch's task is raised here."""
@@ -196,6 +200,7 @@ class ServerProcess:
         record, before = self.session.record, oom_kills()
         assert record is not None  # noqa: S101 - it was left
         self._served = record.ready
+        self.live.take_over(record.block)
         self.session.taken_over()
         await self._watch(launch, record.leader, before)
 
@@ -207,6 +212,7 @@ class ServerProcess:
         await self.session.clear()
         code = self._child.poll() if self._child is not None else None
         self.session.collect(leader.pid)
+        self.live.remove(self.live.path)
         killed = None if oom_kills_before is None else max(0, (oom_kills() or 0) - oom_kills_before)
         await self._events.put(stalled or Exited(launch.generation, code, self._stopping.is_set(), killed))
 
@@ -278,8 +284,12 @@ class ServerProcess:
     async def _spawn(self, launch: Launch) -> tuple["subprocess.Popen[bytes]", ProcessId]:
         output = open_log(self._launcher.log_dir, launch.generation, self._launcher.keep_logs)
         try:
-            record = partial(self.session.begin, launch.generation, launch.argv)
-            return await spawn(launch.argv, self._launcher.environment, output, record)
+            folder, former = self._launcher.state_dir / SHIM_FOLDER, self.session.record
+            environment = self.live.prepare(
+                self._launcher.environment, folder, former.block if former else "", wanted=self._launcher.shim
+            )
+            record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)
+            return await spawn(launch.argv, environment, output, record)
         finally:
             os.close(output)
 

@@ -43,12 +43,11 @@ class Session:
         """The processes that were seen in the session."""
         return self.record.members if self.record else ()
 
-    def begin(self, generation: int, argv: Sequence[str], pid: int) -> ProcessId:
-        """Record the leader of a new launch; return its identity."""
+    def begin(self, generation: int, argv: Sequence[str], block: str, pid: int) -> ProcessId:
+        """Record the leader of a new launch and its control block; return its identity."""
         leader = identity(pid) or ProcessId(pid, 0)
-        self._remember(
-            ServerRecord(boot_id(), generation, leader, (leader,), cgroup_of(pid) or "", options_mark(argv[1:]))
-        )
+        cgroup, mark = cgroup_of(pid) or "", options_mark(argv[1:])
+        self._remember(ServerRecord(boot_id(), generation, leader, (leader,), cgroup, mark, block=block))
         return leader
 
     def ending(self) -> None:

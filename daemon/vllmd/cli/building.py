@@ -74,6 +74,7 @@ def configuration_of(settings: Settings, environ: Mapping[str, str], state_dir: 
         drain_timeout_s=engine.drain_timeout_s,
         keep_logs=settings.log.engine_keep,
         mask=instance.masker.mask,
+        shim=engine.shim,
     )
     return Configuration(instance, launcher, profile.policies, lambda known: refreshed(known, environment, state_dir))
 

@@ -37,6 +37,7 @@ KEYS: tuple[Key, ...] = (
     Key("engine.stall_timeout", values.duration(1, 3600), ("engine.stall_timeout_s",)),
     Key("engine.canary", values.off_or(values.duration(1, 86400)), ("engine.canary_s",)),
     Key("engine.scrape_interval", values.duration(0.05, 60), ("engine.scrape_interval_s",)),
+    Key("engine.shim", values.switch, ("engine.shim",)),
     Key("slo.judge_window", values.duration(), ("slo.judge_window_s",)),
     Key("slo.min_requests", values.whole(1), ("slo.min_requests",)),
     Key("guard.frozen", values.flag_names, ()),

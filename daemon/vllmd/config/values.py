@@ -127,6 +127,13 @@ def number(above: float = -math.inf, up_to: float = math.inf) -> Reader:
     return read
 
 
+def switch(value: object) -> bool:
+    """Read true or false."""
+    if not isinstance(value, bool):
+        raise WrongValueError("is neither true nor false", "true or false")
+    return value
+
+
 def choice(*names: str) -> Callable[[object], str]:
     """Read one of these words."""
 

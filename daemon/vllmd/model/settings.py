@@ -36,6 +36,7 @@ class Engine:
     stall_timeout_s: float = 120.0
     canary_s: float | None = None  # how long it rests before it is sent a canary; None: never
     scrape_interval_s: float = 5.0
+    shim: bool = True  # live values and the engine's heartbeat, through vllmd_shim
 
 
 @dataclass(frozen=True, slots=True)

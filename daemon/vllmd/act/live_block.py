@@ -1,0 +1,124 @@
+"""The daemon's side of the shim: each launch gets the folder and a block of its own, which tells and takes orders.
+
+Where they cannot be had the server is launched without, and that is said.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from vllmd.act.shim_folder import kept_out, with_shim, write_shim
+from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS
+from vllmd.model.live import Heartbeat, Knob, Live
+from vllmd_shim.block import VARIABLE, Block, BlockError, Word, fresh_bytes, opened
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - tmpfs: an engine's step must not wait for a disk; the file's name is random
+_PREFIX = "vllmd-"
+_NS = 1e-9
+_OFF = "engine.shim is off"
+_NOT_LOADED = "the server has not loaded vllmd_shim"
+# For each flag its name in the report, and the words for: asked, launched, looked at, in force.
+_WORDS = {
+    BATCHED_TOKENS: ("budget", Word.ASK_BUDGET, Word.LAUNCHED_BUDGET, Word.SEEN_BUDGET, Word.BUDGET),
+    MAX_NUM_SEQS: ("seqs", Word.ASK_SEQS, Word.LAUNCHED_SEQS, Word.SEEN_SEQS, Word.SEQS),
+}
+
+log = structlog.get_logger()
+
+
+class LiveBlock:
+    """The block of the last launch."""
+
+    def __init__(self) -> None:
+        self.path = ""  # empty: none
+        self._block: Block | None = None
+        self._off = _NOT_LOADED  # why there is no block, or nobody comes to it
+
+    def prepare(self, environment: Mapping[str, str], folder: Path, former: str, *, wanted: bool) -> Mapping[str, str]:
+        """Return the environment of a new launch; `former` is the block of the one before, which is removed."""
+        self.remove(former)
+        self._off = _OFF if not wanted else kept_out(environment) or _NOT_LOADED
+        if self._off != _NOT_LOADED:
+            return environment
+        try:
+            write_shim(folder)
+            self.path = _new_file()
+            self._block = opened(self.path)
+        except (OSError, BlockError) as error:
+            self.remove(self.path)
+            self._off = f"vllmd_shim cannot be prepared: {error}"
+            log.warning("the server is launched without vllmd_shim", reason=str(error))
+            return environment
+        return with_shim(environment, folder, VARIABLE, self.path)
+
+    def take_over(self, path: str) -> None:
+        """Go on with the block of a launch by an earlier vllmd."""
+        self._off = "it was launched without vllmd_shim"
+        if not path:
+            return
+        try:
+            self._block, self.path = opened(path), path
+        except (OSError, BlockError) as error:
+            self._off = f"its block cannot be read: {error}"
+            log.warning("the server's block cannot be read", reason=str(error))
+
+    def remove(self, path: str) -> None:
+        """Leave the present block, and remove the file of one whose server has ended."""
+        if self._block is not None:
+            self._block.close()
+        self._block, self.path = None, ""
+        if Path(path).parent == _MEMORY and Path(path).name.startswith(_PREFIX):
+            with suppress(OSError):
+                Path(path).unlink()
+
+    def read(self) -> Live:
+        """Return what the engine tells now."""
+        block = self._block
+        if block is None:
+            return Live.nothing(self._off)
+        words, report = block.words, block.read_report()
+        if not words[Word.ENGINE_PID]:
+            reasons = "; ".join(sorted({reason for reason in (report or {}).values() if reason}))
+            return Live.nothing(reasons or self._off)
+        knobs = {flag: _knob(block, report or {}, flag) for flag in _WORDS}
+        beats = bool(words[Word.STEPS]) and not (report or {}).get("heartbeat")
+        return Live(knobs, _heartbeat(block) if beats else None)
+
+    def ask(self, flag: str, value: int | None) -> None:
+        """Ask for a value from the next step on; None is what was launched."""
+        if self._block is not None:
+            _, asked, *_ = _WORDS[flag]
+            self._block.words[asked] = value or 0
+
+
+def _new_file() -> str:
+    """Make a block's file, which only our own user can open."""
+    descriptor, path = tempfile.mkstemp(prefix=_PREFIX, suffix=".block", dir=_MEMORY)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(fresh_bytes())
+    return path
+
+
+def _knob(block: Block, report: Mapping[str, str], flag: str) -> Knob:
+    name, asked, launched, seen, in_force = _WORDS[flag]
+    words, off = block.words, report.get(name, "its report cannot be read")
+    if off or not words[launched]:
+        return Knob(off or _NOT_LOADED)
+    return Knob("", words[launched], words[asked] or None, words[seen] or None, words[in_force])
+
+
+def _heartbeat(block: Block) -> Heartbeat:
+    words = block.words
+    return Heartbeat(
+        steps=words[Word.STEPS],
+        step_s=words[Word.STEP_NS] * _NS,
+        longest_s=words[Word.LONGEST_NS] * _NS,
+        running=words[Word.RUNNING],
+        waiting=words[Word.WAITING],
+        tokens=words[Word.TOKENS],
+        own_s=words[Word.OWN_NS] * _NS,
+    )

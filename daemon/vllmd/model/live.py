@@ -1,0 +1,53 @@
+"""Live values: which flags of a running server can be changed without a restart, and what its engine tells."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS
+
+LIVE_FLAGS = (BATCHED_TOKENS, MAX_NUM_SEQS)
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One flag of the running generation: `off` says why it is not live, empty where it is.
+
+    `asked` None is what was launched. `in_force` is that of the last step, which looked at `seen`.
+    """
+
+    off: str
+    launched: int | None = None
+    asked: int | None = None
+    seen: int | None = None
+    in_force: int | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last step has looked at what is asked for."""
+        return self.asked == self.seen
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What the engine told of its last step: `step_s` is when it began, by the monotonic clock."""
+
+    steps: int
+    step_s: float
+    longest_s: float  # from one step to the next, with requests running throughout
+    running: int
+    waiting: int
+    tokens: int
+    own_s: float  # spent in the shim, in all
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What the running generation offers. `heartbeat` None: none can be had, or no step was made yet."""
+
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+    heartbeat: Heartbeat | None = None
+
+    @classmethod
+    def nothing(cls, reason: str) -> "Live":
+        """Return that of a server that offers nothing, for this reason."""
+        return cls(dict.fromkeys(LIVE_FLAGS, Knob(reason)))

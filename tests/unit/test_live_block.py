@@ -1,0 +1,115 @@
+"""The daemon's side of the control block: made for a launch, read, written, found again, and removed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler_stand_in import NewScheduler
+from vllmd.act.live_block import LiveBlock
+from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS
+from vllmd.model.live import LIVE_FLAGS
+from vllmd_shim.block import VARIABLE
+from vllmd_shim.plugin import governed
+
+
+@pytest.fixture
+def block() -> Iterator[LiveBlock]:
+    """Make a daemon's side, whose file goes away after the test."""
+    made = LiveBlock()
+    yield made
+    made.remove(made.path)
+
+
+def prepared(block: LiveBlock, folder: Path, former: str = "", *, wanted: bool = True, **environment: str) -> str:
+    """Prepare a launch; return the path that the server is told, empty for none."""
+    return block.prepare(environment, folder, former, wanted=wanted).get(VARIABLE, "")
+
+
+def test_a_value_goes_to_the_engine_and_comes_back_confirmed(block: LiveBlock, tmp_path: Path) -> None:
+    """Asked, looked at in the next step, in force; then what was launched again."""
+    scheduler = governed(NewScheduler, prepared(block, tmp_path))(waiting=[1])
+    block.ask(BATCHED_TOKENS, 256)
+    asked = block.read().knobs[BATCHED_TOKENS]
+    assert (asked.launched, asked.asked, asked.in_force, asked.settled) == (2048, 256, 2048, False)
+    scheduler.schedule()
+    done = block.read().knobs[BATCHED_TOKENS]
+    assert (done.in_force, done.settled, done.off) == (256, True, "")
+    block.ask(BATCHED_TOKENS, None)
+    scheduler.schedule()
+    assert block.read().knobs[BATCHED_TOKENS].in_force == 2048
+    assert block.read().knobs[MAX_NUM_SEQS].launched == 64
+
+
+def test_a_heartbeat_is_read(block: LiveBlock, tmp_path: Path) -> None:
+    """None before the first step; then its number, its load and its time."""
+    scheduler = governed(NewScheduler, prepared(block, tmp_path))(waiting=[1])
+    assert block.read().heartbeat is None
+    scheduler.schedule()
+    beat = block.read().heartbeat
+    assert beat is not None
+    assert (beat.steps, beat.running, beat.waiting, beat.tokens) == (1, 1, 0, 1000)
+    assert beat.step_s > 0
+
+
+def test_why_nothing_is_live_is_told(block: LiveBlock, tmp_path: Path) -> None:
+    """Switched off, kept out by VLLM_PLUGINS, not loaded, or refused by the engine: four different reasons."""
+    reasons = []
+    assert prepared(block, tmp_path, wanted=False) == ""
+    reasons.append(block.read().knobs[BATCHED_TOKENS].off)
+    assert prepared(block, tmp_path, VLLM_PLUGINS="other") == ""
+    reasons.append(block.read().knobs[BATCHED_TOKENS].off)
+    path = prepared(block, tmp_path)
+    reasons.append(block.read().knobs[BATCHED_TOKENS].off)
+    governed(NewScheduler, path)(engines=2)
+    reasons.append(block.read().knobs[BATCHED_TOKENS].off)
+    wanted = ("engine.shim", "VLLM_PLUGINS", "not loaded", "2 engines")
+    assert all(word in reason for word, reason in zip(wanted, reasons, strict=True))
+    assert set(block.read().knobs) == set(LIVE_FLAGS)
+
+
+def test_one_knob_may_be_off_alone(block: LiveBlock, tmp_path: Path) -> None:
+    """Without chunked prefill the cap is live and the budget is not."""
+    governed(NewScheduler, prepared(block, tmp_path))(chunked=False)
+    knobs = block.read().knobs
+    assert "chunked prefill" in knobs[BATCHED_TOKENS].off
+    assert knobs[MAX_NUM_SEQS].off == ""
+
+
+def test_the_next_daemon_finds_the_block_again(block: LiveBlock, tmp_path: Path) -> None:
+    """By its path; what was asked for is still there."""
+    scheduler = governed(NewScheduler, prepared(block, tmp_path))()
+    block.ask(MAX_NUM_SEQS, 8)
+    later = LiveBlock()
+    later.take_over(block.path)
+    scheduler.schedule()
+    assert later.read().knobs[MAX_NUM_SEQS].in_force == 8
+
+
+@pytest.mark.parametrize("name", ["", "gone.block"])
+def test_a_server_without_a_block_is_taken_over_all_the_same(tmp_path: Path, name: str) -> None:
+    """It was launched by an earlier vllmd, or its block is gone: nothing is live, and the reason is told."""
+    later = LiveBlock()
+    later.take_over(str(tmp_path / name) if name else "")
+    assert later.read().knobs[BATCHED_TOKENS].off
+    later.ask(BATCHED_TOKENS, 1)  # goes nowhere
+    assert later.read().heartbeat is None
+
+
+def test_a_block_goes_with_its_server(block: LiveBlock, tmp_path: Path) -> None:
+    """The file of the launch before is removed at the next; one that is no block of ours is left alone."""
+    first = prepared(block, tmp_path)
+    second = prepared(block, tmp_path, former=first)
+    assert not Path(first).exists()
+    assert Path(second).exists()
+    stranger = tmp_path / "vllmd-x.block"
+    stranger.write_text("")
+    prepared(block, tmp_path, former=str(stranger))
+    assert stranger.exists()
+
+
+def test_where_the_folder_cannot_be_written_the_server_is_launched_without(block: LiveBlock, tmp_path: Path) -> None:
+    """A file in the folder's place: no variable, no changed path, and the reason."""
+    (tmp_path / "taken").write_text("")
+    assert block.prepare({"A": "1"}, tmp_path / "taken", "", wanted=True) == {"A": "1"}
+    assert "cannot be prepared" in block.read().knobs[BATCHED_TOKENS].off
