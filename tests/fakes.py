@@ -6,7 +6,7 @@ from dataclasses import replace
 from vllmd.model.decision import Action, Change, Effect, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.live import Knob, Live
-from vllmd.model.orders import Forget, Pause, Resume
+from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Hung, Launch, Left, ServerEvent
 from vllmd.model.snapshot import Histogram, Metrics, Snapshot
 from vllmd.model.status import DecisionRecord
@@ -195,6 +195,10 @@ class MemoryLedger:
         """Return the last pause that was not ended."""
         orders = [entry for _, entry in self.entries if isinstance(entry, Pause | Resume)]
         return orders[-1] if orders and isinstance(orders[-1], Pause) else None
+
+    def live_orders(self, generation: int) -> list[SetLive]:
+        """Return what was set live in a generation, oldest first."""
+        return [e for _, e in self.entries if isinstance(e, SetLive) and e.generation == generation]
 
 
 def histogram(counts: Mapping[float, float], edges: Sequence[float] = ITL_EDGES) -> Histogram:

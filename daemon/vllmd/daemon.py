@@ -28,7 +28,7 @@ from vllmd.observe.canary import CanarySender
 from vllmd.observe.child_log import LogFollower, read_for_diagnosis
 from vllmd.observe.gpu import GpuWatch, NvmlReader
 from vllmd.observe.scrape import HttpScraper
-from vllmd.operator import operator_commands, reading_commands
+from vllmd.operator import live_commands, operator_commands, reading_commands
 from vllmd.readings import Readings, Sources
 from vllmd.report.control import Command, ControlServer, Peer
 from vllmd.report.exporter import Exporter
@@ -236,6 +236,7 @@ class Daemon:
             "status": Command(self._status),
             **reading_commands(self._place.state_dir, self._instance.settings.name, told),
             **operator_commands(self._loop, self._clock, told),
+            **live_commands(self._loop, self._clock, told),
         }
 
     def _status(self, _request: Mapping[str, Any], _peer: Peer) -> Mapping[str, Any]:

@@ -19,8 +19,9 @@ from vllmd.decide.latency import decide_latency
 from vllmd.decide.memory_budget import budget_of
 from vllmd.decide.propose import Policy
 from vllmd.decide.recover import GOOD_RUN_S, decide_recovery
-from vllmd.decide.situation import end_of, situation_of
+from vllmd.decide.situation import end_of, refusal_of, situation_of
 from vllmd.decide.step_back import decide_step_back
+from vllmd.knobs import Knobs
 from vllmd.model.decision import (
     Action,
     Assessment,
@@ -52,11 +53,6 @@ from vllmd.trials import Trials
 _WINDOWS = 2.2  # of judge_window are kept: two that must agree, and the readings at their edges
 # Holds of the latency targets in which a step back may be tried: nothing is wrong now.
 _CALM = frozenset({HoldReason.TARGETS_MET, HoldReason.NO_TARGETS, HoldReason.THIN_EVIDENCE})
-# What a launch that was not begun failed with, by LaunchRefused's kind.
-_REFUSALS = {
-    "port-taken": (FailureClass.PORT_IN_USE, ""),
-    "stop-failed": (FailureClass.GPU_MEMORY_TAKEN, "own-leftover"),
-}
 
 
 class Loop:
@@ -82,6 +78,7 @@ class Loop:
         self._trials = Trials(supervisor, journal, clock, self._past)
         self.stall = Stall(supervisor, journal, clock)
         self.pauses = Pauses(supervisor, journal, clock)
+        self.knobs = Knobs(supervisor, journal, clock)
         self._stop_asked = False
         self.errors = 0  # readings that a bug spoilt
         self.reload_problem: str | None = None  # why the configuration on disk is not the one in force
@@ -109,6 +106,7 @@ class Loop:
         self._snapshot = snapshot
         self.supervisor.note(snapshot)
         self.supervisor.read_new_lines()
+        self.knobs.look()
         self._answer_what_waited(self.pauses.end_in_time())
         self.supervisor.launch_when_due()
         if self.supervisor.life.state is ServerState.SERVING:
@@ -164,8 +162,8 @@ class Loop:
     # Serving: assessment → decision → plan
 
     def _act_on(self, assessment: Assessment | None, generation: int) -> None:
-        if (paused := self.pauses.hold()) is not None:
-            self._journal.hold(paused, self._now_s)
+        if (ordered := self.pauses.hold() or self.knobs.hold(self._window.span_s)) is not None:
+            self._journal.hold(ordered, self._now_s)
             return
         if self._trials.look(self._window, generation):
             return
@@ -206,8 +204,7 @@ class Loop:
         generation, phase = event.generation, self.supervisor.phase
         match event:
             case LaunchRefused():
-                kind, cause = _REFUSALS.get(event.kind, (FailureClass.INFRA_FAULT, event.kind))
-                return Failure(kind, phase, generation, event.reason, cause=cause)
+                return refusal_of(event, phase)
             case Hung():
                 numbers = {"silent_s": event.silent_s}
                 return Failure(FailureClass.HANG, phase, generation, event.reason, numbers=numbers)
@@ -391,6 +388,7 @@ class Loop:
             errors=self.errors,
             failure_log=self._past.failure_log,
             pause=self.pauses.pause,
+            live=self.knobs.status,
             pending=supervisor.pending,
             reload_problem=self.reload_problem,
         )

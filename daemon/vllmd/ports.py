@@ -7,14 +7,14 @@ from typing import Any, Protocol
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.live import Live
-from vllmd.model.orders import Forget, Pause, Resume
+from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch, Left, ServerEvent
 from vllmd.model.snapshot import Gpu, Metrics
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
 
 # What the ledger stores.
-Entry = Launch | Failure | Change | Hold | Outcome | Verification | Good | Pause | Resume | Forget
+Entry = Launch | Failure | Change | Hold | Outcome | Verification | Good | Pause | Resume | Forget | SetLive
 
 
 class Clock(Protocol):
@@ -122,6 +122,9 @@ class Ledger(Protocol):
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""
+
+    def live_orders(self, generation: int) -> Sequence[SetLive]:
+        """Return what was set live in a generation, oldest first."""
 
 
 class Notifier(Protocol):

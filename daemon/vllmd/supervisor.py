@@ -18,7 +18,7 @@ from vllmd.model.snapshot import Gpu, Snapshot
 from vllmd.model.status import StartFacts
 from vllmd.model.tried import fingerprint_of
 from vllmd.past import left_launch
-from vllmd.ports import Clock, Server
+from vllmd.ports import Clock, LiveValues, Server
 from vllmd.report.journal import Journal
 
 ADOPTED = "adopted"
@@ -94,6 +94,11 @@ class Supervisor:
         """Take note of the hardware; what does not answer now is what it was."""
         self._gpus = snapshot.gpus or self._gpus
         self._host_bytes = snapshot.host_total_bytes or self._host_bytes
+
+    @property
+    def live(self) -> LiveValues:
+        """What can be changed in the running server at once."""
+        return self._server.live
 
     @property
     def fingerprint(self) -> str:

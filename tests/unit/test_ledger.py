@@ -17,7 +17,7 @@ from examples import BASELINE, NOW_S, example_change, example_failure, example_s
 from vllmd.model.decision import Action, Effect, Hold, HoldReason, Outcome, Verification
 from vllmd.model.flags import Flags
 from vllmd.model.masking import Masker
-from vllmd.model.orders import Forget, Pause, Resume
+from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch, ProcessId
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
@@ -111,6 +111,17 @@ def test_what_is_to_be_forgotten_does_not_come_back(ledger: SqliteLedger) -> Non
     later = replace(a_launch(2), fingerprint="here", started_at_s=NOW_S + 2)
     ledger.record(later, NOW_S + 2)
     assert ledger.tried("here") == [Tried(later)]
+
+
+def test_live_values_are_kept_with_their_generation(ledger: SqliteLedger) -> None:
+    """Those of one launch, oldest first; none of another one's."""
+    first = SetLive(NOW_S, "anna", "max-num-seqs", 8, NOW_S + 60, 3)
+    last = SetLive(NOW_S + 1, "its end", "max-num-seqs", None, None, 3)
+    for order in (first, SetLive(NOW_S, "anna", "max-num-seqs", 4, None, 2), last):
+        ledger.record(order, order.at_s)
+    assert ledger.live_orders(3) == [first, last]
+    assert ledger.live_orders(1) == []
+    assert ledger.pause() is None
 
 
 def test_a_pause_outlives_the_daemon_until_it_is_ended(ledger: SqliteLedger) -> None:

@@ -131,6 +131,7 @@ class HoldReason(StrEnum):
     ALREADY_TRIED = "already_tried"
     ALREADY_ADVISED = "already_advised"
     PAUSED = "paused"  # the operator's order
+    LIVE_SET = "live_set"  # a value that the operator set live holds, or has just ended
     OBSERVE_ONLY = "observe_only"
     BLIND = "blind"
     HANGS = "hangs"  # the server stands still, and a pause forbids to end it
@@ -155,6 +156,7 @@ class Action(StrEnum):
     RECOVER = "recover"  # launch after a failure, with other flags
     RETRY = "retry"  # launch after a failure, same flags
     ROLLBACK = "rollback"  # back to the flags before a change
+    LIVE = "live"  # set in the running server, by the operator
     REMEMBER = "remember"  # a first launch with the flags that were found good before
 
 

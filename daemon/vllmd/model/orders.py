@@ -1,4 +1,4 @@
-"""What an operator orders, kept in the ledger: a pause, its end, and that the past be forgotten."""
+"""What an operator orders, kept in the ledger: a pause, its end, a live value, and that the past be forgotten."""
 
 from dataclasses import dataclass
 
@@ -37,3 +37,22 @@ class Forget:
 
     at_s: float
     by: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetLive:
+    """A flag of a running generation is `value` live, None for what was launched, until `until_s` (unix seconds).
+
+    `until_s` None: until it is set again. It ends with its generation.
+    """
+
+    at_s: float
+    by: str
+    flag: str
+    value: int | None
+    until_s: float | None
+    generation: int
+
+    def holds(self, now_s: float) -> bool:
+        """Whether it has not run out yet."""
+        return self.until_s is None or now_s < self.until_s

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from vllmd.model.decision import Assessment, Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import FlagValue
+from vllmd.model.live import Live
 from vllmd.model.memory_budget import MemoryBudget
-from vllmd.model.orders import Pause
+from vllmd.model.orders import Pause, SetLive
 from vllmd.model.server import ServerState
 from vllmd.model.settings import Modes
 from vllmd.model.snapshot import Gpu
@@ -74,6 +75,18 @@ class BudgetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveStatus:
+    """What the running server offers to be changed at once, and what the operator set.
+
+    `silent_s`: since the engine's last step began; None where it tells of none.
+    """
+
+    live: Live
+    orders: tuple[SetLive, ...] = ()
+    silent_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The instance at one moment. Times are unix seconds; None is unknown."""
 
@@ -115,4 +128,5 @@ class Status:
     host: str = ""
     pause: Pause | None = None
     memory: MemoryBudget | None = None  # of the living launch
+    live: LiveStatus | None = None  # None: no server serves
     pending: tuple[str, ...] = ()  # what the next launch will have otherwise than the server that runs

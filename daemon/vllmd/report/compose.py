@@ -12,7 +12,7 @@ from vllmd.model.life import ALIVE, Life
 from vllmd.model.orders import Pause
 from vllmd.model.settings import Bounds
 from vllmd.model.snapshot import Snapshot
-from vllmd.model.status import BudgetStatus, FlagStatus, StartFacts, Status
+from vllmd.model.status import BudgetStatus, FlagStatus, LiveStatus, StartFacts, Status
 from vllmd.report.journal import Journal
 
 
@@ -32,6 +32,7 @@ class View:
     errors: int
     failure_log: str | None
     pause: Pause | None = None
+    live: LiveStatus | None = None
     pending: tuple[str, ...] = ()
     reload_problem: str | None = None
 
@@ -78,6 +79,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         problem="; ".join(filter(None, (journal.problem, view.reload_problem))) or None,
         host=socket.gethostname(),
         pause=view.pause,
+        live=view.live,
         pending=view.pending,
         memory=budget_of(view.start, snapshot, life.launch) if life.state in ALIVE else None,
     )

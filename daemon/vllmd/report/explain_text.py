@@ -14,6 +14,7 @@ _ACTIONS = {
     "recover": "launch with other flags after a failure",
     "retry": "launch with the same flags after a failure",
     "rollback": "back to the flags before",
+    "live": "set in the running server",
     "remember": "first launch with flags that served before",
     "hold": "nothing was done",
 }
@@ -21,6 +22,7 @@ _EFFECTS = {"better": Style.GOOD, "serving": Style.GOOD, "worse": Style.BAD, "fa
 # What set it off, where no failure did.
 _CAUSES = {
     "admin": "The operator asked for a restart.",
+    "live": "The operator set a value in the running server, or the time that it was set for was over.",
     "first": "vllmd started, and the ledger holds flags that served on this hardware with this model.",
     "quiet": "Nothing had failed for so long that a step back towards your own flags could be tried.",
 }
@@ -32,6 +34,7 @@ _HELP = {
     "guard": "widen the flag's bounds in [guard]",
     "budget": "wait, or allow more restarts in [budget]",
     "observe_only": 'say "active" in [mode]',
+    "live_set": "`vllmd set NAME FLAG=launched` ends what is set",
     "hangs": "`vllmd resume` lets vllmd end it and start it again; `vllmd restart` waits for its drain first",
     "blind": "see whether the server's /metrics answers",
 }
@@ -128,6 +131,8 @@ def _result(decision: Fields) -> tuple[Line, ...]:
         shares = [number(verified, key) for key in ("before", "after")]
         if None not in shares:
             lines.append(Line(f"share within the limit {' -> '.join(share(s, s) for s in shares)}"))
+    if decision.get("action") == "live":
+        return (Line("It holds from the engine's next step on; `vllmd status` says what is in force."),)
     return tuple(lines) or (Line("No outcome is recorded: it is under way, or vllmd ended before it was known."),)
 
 
@@ -137,6 +142,8 @@ def _undo(document: Fields, decision: Fields) -> tuple[Line, ...]:
     flags = [text(change, "flag") for change in parts(decision, "changes")]
     if decision.get("action") == "advise" or not flags:
         return (Line("There is nothing to undo: no flag was changed."), command(f"vllmd status {name}", "for now"))
+    if decision.get("action") == "live":
+        return (command(f"vllmd set {name} {flags[0]}=launched", "ends it; so does a restart of the server"),)
     present = parts(part(document, "present"), "flags")
     in_force = [text(f, "name") for f in present if f.get("decision") == decision.get("id")]
     now = f"Still in force: {', '.join(in_force)}." if in_force else "None of its flags is in force by it any more."

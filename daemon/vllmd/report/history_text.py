@@ -13,7 +13,7 @@ _LONG_S = 1000.0  # from here on minutes read better
 _SHORT_S = 10.0  # below, tenths matter
 
 # What set a decision off, where the ledger's word is not the operator's.
-_TRIGGERS = {"admin": "asked for", "first": "first launch", "quiet": "quiet time"}
+_TRIGGERS = {"admin": "asked for", "live": "set live", "first": "first launch", "quiet": "quiet time"}
 # An effect or a state of a decision: its health (which has a glyph) and its word.
 _RESULTS = {
     "serving": ("ok", "serves"),
@@ -70,6 +70,8 @@ def result_of(decision: Fields) -> tuple[str, str]:
         return ("stopped", "held")
     if decision.get("action") == "advise":
         return ("stopped", "advised")
+    if decision.get("action") == "live":
+        return ("ok", "set")
     verified, outcome = part(decision, "verification"), part(decision, "outcome")
     if verified:
         return _RESULTS.get(text(verified, "effect"), ("unknown", text(verified, "effect")))

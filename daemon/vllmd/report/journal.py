@@ -14,7 +14,7 @@ from vllmd.model.decision import Action, Change, Domain, Hold, HoldReason, Outco
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.masking import Masker
-from vllmd.model.orders import Forget, Pause, Resume
+from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
@@ -22,7 +22,8 @@ from vllmd.ports import Ledger
 from vllmd.report.wording import change_text
 
 _KEPT = 20
-_NOT_MOVING = frozenset({Action.ADVISE, Action.REMEMBER})  # nothing is done, or what was moved before is kept
+# Nothing is done, what was moved before is kept, or it ends with the generation.
+_NOT_MOVING = frozenset({Action.ADVISE, Action.REMEMBER, Action.LIVE})
 _TELL_AGAIN_S = 300.0  # reasons that alternate (a metrics page that answers now and then) are told this often
 
 
@@ -192,7 +193,7 @@ class Journal:
         self._ledger.record(Good(generation, at_s), at_s)
         self._log.info("good", generation=generation)
 
-    def order(self, order: Pause | Resume | Forget) -> None:
+    def order(self, order: Pause | Resume | Forget | SetLive) -> None:
         """Record what the operator orders."""
         self._ledger.record(order, order.at_s)
         told = {key: value for key, value in asdict(order).items() if key != "at_s"}
@@ -217,6 +218,10 @@ class Journal:
         """Return the last pause that was not ended; it may have run out."""
         return self._ledger.pause()
 
+    def live_orders(self, generation: int) -> Sequence[SetLive]:
+        """Return what was set live in a generation, by earlier daemons too, oldest first."""
+        return self._ledger.live_orders(generation)
+
     def masked(self, flags: Flags) -> Flags:
         """Return flags as the ledger holds them."""
         return masked_flags(flags, self._masker)
@@ -233,7 +238,11 @@ class Journal:
     def crashes_between(self, since_s: float, until_s: float) -> list[tuple[float, str]]:
         """Return when launches failed and with which class, by earlier daemons too, since the last `vllmd restart`."""
         changes = self._ledger.changes(since_s)
-        admin_s = [c.at_s for c in changes if c.proposal.domain is Domain.ADMIN and c.at_s <= until_s]
+        admin_s = [
+            c.at_s
+            for c in changes
+            if c.proposal.domain is Domain.ADMIN and c.action is Action.RESTART and c.at_s <= until_s
+        ]
         since_s = max((since_s, *admin_s))
         found = self._ledger.failures_since(since_s)
         return [(at_s, failure.kind.value) for at_s, failure in found if at_s <= until_s]  # the clock may have been set
@@ -247,7 +256,7 @@ class Journal:
         """Return the last change that set a flag and is in force."""
         for record in reversed(self._records):
             change = record.change
-            done = change.action is not Action.ADVISE
+            done = change.action not in {Action.ADVISE, Action.LIVE}
             if done and change.flags_before.get(name) != change.flags_after.get(name):
                 return change
         return None

@@ -11,7 +11,7 @@ import structlog
 
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
-from vllmd.model.orders import Forget, Pause, Resume
+from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
@@ -108,6 +108,12 @@ class SqliteLedger:
         query = "SELECT kind, payload FROM orders WHERE kind IN ('Pause', 'Resume') ORDER BY seq DESC LIMIT 1"
         kind, payload = next(iter(self._rows(query)), ("", ""))
         return _decoded(payload, Pause) if kind == "Pause" else None
+
+    def live_orders(self, generation: int) -> Sequence[SetLive]:
+        """Return what was set live in a generation, oldest first."""
+        condition = "kind = 'SetLive' AND json_extract(payload, '$.generation') = ?"
+        rows = self._rows(f"SELECT payload FROM orders WHERE {condition} ORDER BY seq", generation)  # noqa: S608 - ours
+        return _all_decoded((payload for (payload,) in rows), SetLive)
 
     def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
         """Return the last changes with what became of each, newest last."""
@@ -206,7 +212,7 @@ def _place(entry: Entry) -> tuple[str, dict[str, object]]:
             return "verifications", {"change_id": entry.change_id, "effect": entry.effect.value}
         case Good():
             return "good", {"generation": entry.generation}
-        case Pause() | Resume() | Forget():
+        case Pause() | Resume() | Forget() | SetLive():
             return "orders", {"kind": type(entry).__name__}
         case _:
             assert_never(entry)

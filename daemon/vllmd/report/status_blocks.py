@@ -5,6 +5,7 @@ from datetime import datetime
 
 from vllmd.model.plain import plain
 from vllmd.report.drawing import Row, Style, clock, columns, duration, gib, labelled, latency, rate, share, tag
+from vllmd.report.live_text import live_rows
 from vllmd.report.reading import Fields, age_s, number, part, parts, text, texts, when, whole
 
 _VERDICTS = {"met": Style.GOOD, "slipping": Style.BAD, "unsure": Style.WARN}
@@ -13,7 +14,13 @@ _EFFECTS = {"better": Style.GOOD, "serving": Style.GOOD, "worse": Style.BAD, "fa
 
 def body(instance: Fields, now: datetime | None) -> list[Row]:
     """Return the blocks, each after an empty line; `now` is when the document was made."""
-    standing = [*_flags(instance, now), *_budget(instance), *_decisions(instance, now), *_failure(instance)]
+    standing = [
+        *_flags(instance, now),
+        *live_rows(instance),
+        *_budget(instance),
+        *_decisions(instance, now),
+        *_failure(instance),
+    ]
     blocks = (_slo(instance), _load(instance), _memory(instance), standing)
     return [row for block in blocks if block for row in ([], *block)]
 
@@ -189,6 +196,8 @@ def _brought(decision: Fields) -> list[Row]:
     if verified:
         effect = text(verified, "effect")
         return labelled("", f"verified: {effect} - {text(verified, 'message')}", _EFFECTS.get(effect, Style.WARN))
+    if not outcome and decision.get("action") == "live":
+        return []
     if not outcome:
         return labelled("", "under way", Style.DIM)
     down = number(outcome, "outage_seconds")

@@ -14,6 +14,7 @@ from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, StartFacts, Status
 from vllmd.report.gpu_memory import gpu_document
+from vllmd.report.live_json import live_document
 from vllmd.report.status_file import SCHEMA
 from vllmd.report.wording import moves, rfc3339
 
@@ -68,6 +69,7 @@ def _instance(status: Status) -> Document:
         "mode": {"memory": status.modes.memory.value, "latency": status.modes.latency.value},
         "message": status.message,
         "paused": None if status.pause is None else pause_document(status.pause),
+        "live": None if status.live is None else live_document(status.live),
         "problem": status.problem,
         "pending": list(status.pending),
         "generation": status.generation,

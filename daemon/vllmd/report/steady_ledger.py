@@ -7,7 +7,7 @@ import structlog
 
 from vllmd.model.decision import Change
 from vllmd.model.failure import Failure
-from vllmd.model.orders import Pause
+from vllmd.model.orders import Pause, SetLive
 from vllmd.model.server import Launch
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Tried
@@ -94,6 +94,10 @@ class SteadyLedger:
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; none while the ledger cannot be read."""
         return self._read(self._ledger.pause, None)
+
+    def live_orders(self, generation: int) -> Sequence[SetLive]:
+        """Return what was set live in a generation, oldest first; none while the ledger cannot be read."""
+        return self._read(lambda: self._ledger.live_orders(generation), ())
 
     def _read(self, question: Callable[[], T], otherwise: T) -> T:
         try:
