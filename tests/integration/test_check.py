@@ -121,6 +121,19 @@ def test_options_that_this_vllm_lacks_are_named(tmp_path: Path) -> None:
     assert "W410" in done.stdout
 
 
+def test_variables_that_keep_the_shim_out_are_told(tmp_path: Path) -> None:
+    """A warning where VLLM_PLUGINS does not name it; none where it is not wanted, and none without the variable."""
+    variables = tmp_path / "engine.env"
+    variables.write_text("VLLM_PLUGINS=other\n")
+    variables.chmod(0o600)
+    text = f'[engine]\n{SERVE}]\nenv_file = "{variables}"\n'
+    write(tmp_path, "x.toml", text)
+    done = check(tmp_path, "x")
+    assert (done.returncode, "W411" in done.stdout) == (0, True), done.stdout
+    write(tmp_path, "x.toml", f"{text}shim = false\n")
+    assert "W411" not in check(tmp_path, "x").stdout
+
+
 def test_the_servers_own_config_file_is_read(tmp_path: Path) -> None:
     """An unknown option in the YAML file of --config is found; a file that cannot be read is named at its option."""
     write(tmp_path, "serve.yaml", "max-num-seqz: 8\n")

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -276,5 +277,32 @@ def test_a_leftover_of_the_record_is_ended_before_a_launch(tmp_path: Path) -> No
         assert identify(old.pid) != identity
         process.stop()
         await event_of(process)
+
+    run(body)
+
+
+def mode_of(path: str) -> int | None:
+    """Return a file's permissions, None where there is none."""
+    return stat.S_IMODE(Path(path).stat().st_mode) if Path(path).exists() else None
+
+
+def test_the_control_block_is_on_record_and_goes_with_its_server(tmp_path: Path) -> None:
+    """The next vllmd finds it by the record, or, where that is lost, by the server's own environment."""
+
+    async def body() -> None:
+        process = server(tmp_path, free_port())
+        process.launch(launch_of(SLEEP, tmp_path))
+        assert isinstance(await process.events(), Spawned)
+        path = process.live.path
+        assert mode_of(path) == 0o600
+        by_record = server(tmp_path, free_port()).session.record
+        (tmp_path / "server.json").unlink()
+        by_log = server(tmp_path, free_port()).session.record
+        assert by_record is not None
+        assert by_log is not None
+        assert [by_record.block, by_log.block] == [path, path]
+        process.stop()
+        await event_of(process)
+        assert mode_of(path) is None
 
     run(body)

@@ -99,13 +99,18 @@ def test_a_server_without_a_block_is_taken_over_all_the_same(tmp_path: Path, nam
 def test_a_block_goes_with_its_server(block: LiveBlock, tmp_path: Path) -> None:
     """The file of the launch before is removed at the next; one that is no block of ours is left alone."""
     first = prepared(block, tmp_path)
-    second = prepared(block, tmp_path, former=first)
+    later = LiveBlock()
+    second = prepared(later, tmp_path, former=first)
     assert not Path(first).exists()
-    assert Path(second).exists()
+    third = prepared(later, tmp_path)
+    assert not Path(second).exists()
+    assert Path(third).exists()
     stranger = tmp_path / "vllmd-x.block"
     stranger.write_text("")
     prepared(block, tmp_path, former=str(stranger))
     assert stranger.exists()
+    later.remove(later.path)
+    assert not Path(third).exists()
 
 
 def test_where_the_folder_cannot_be_written_the_server_is_launched_without(block: LiveBlock, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class LiveBlock:
 
     def prepare(self, environment: Mapping[str, str], folder: Path, former: str, *, wanted: bool) -> Mapping[str, str]:
         """Return the environment of a new launch; `former` is the block of the one before, which is removed."""
+        self.remove(self.path)  # of a launch that could not be spawned
         self.remove(former)
         self._off = _OFF if not wanted else kept_out(environment) or _NOT_LOADED
         if self._off != _NOT_LOADED:

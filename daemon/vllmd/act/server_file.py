@@ -13,7 +13,8 @@ import structlog
 
 from vllmd.act.launch_logs import generation_of
 from vllmd.model.server import ProcessId
-from vllmd.observe.processes import alive, boot_id, exists, identify, output_of, session_members
+from vllmd.observe.processes import alive, boot_id, exists, identify, output_of, session_members, variable_of
+from vllmd_shim.block import VARIABLE
 
 log = structlog.get_logger()
 
@@ -106,7 +107,7 @@ def completed(record: ServerRecord | None, log_dir: Path) -> ServerRecord | None
     session = next(_session(process) for process, number in writing.items() if number == generation)
     leader = next((process for process in writing if process.pid == session), ProcessId(session, 0))
     log.warning("a server is known by its log alone", generation=generation, pids=[p.pid for p in writing])
-    return ServerRecord(boot_id(), generation, leader, tuple(writing))
+    return ServerRecord(boot_id(), generation, leader, tuple(writing), block=variable_of(leader.pid, VARIABLE))
 
 
 def _writers(log_dir: Path) -> dict[ProcessId, int]:

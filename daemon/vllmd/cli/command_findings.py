@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from vllmd.act.shim_folder import PLUGIN, kept_out
 from vllmd.config.point import point_at
 from vllmd.errors import CommandError, Finding, Severity
 from vllmd.model.argv import Command, UnknownOption, parse_command
@@ -34,7 +35,18 @@ def command_findings(
     except CommandError as error:
         return (_bad_config_file(settings, str(error)),)
     checks = (_unknown_options, _misuses, _unix_socket, _port, _guards_without_option)
-    return tuple(finding for check in checks for finding in check(settings, command))
+    found = (finding for check in checks for finding in check(settings, command))
+    return (*found, *_plugins(settings, environment))
+
+
+def _plugins(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a warning where the server's own variables keep the shim out that is to come in."""
+    reason = kept_out(environment) if settings.engine.shim else None
+    if reason is not None:
+        wanted = f"{PLUGIN} among its names, or engine.shim = false"
+        note = "no value can be set live, and the engine tells of no step"
+        finding = Finding("W411", reason, "engine.shim", "", wanted, severity=Severity.WARNING, notes=(note,))
+        yield point_at(finding, settings, "engine.shim")
 
 
 def _refused(settings: Settings, message: str) -> Finding:

@@ -54,6 +54,16 @@ def command_of(pid: int) -> tuple[str, ...] | None:
     return tuple(os.fsdecode(word) for word in data.removesuffix(b"\0").split(b"\0")) if data else None
 
 
+def variable_of(pid: int, name: str) -> str:
+    """Return a variable of the environment that a process was started with; empty where it cannot be known."""
+    try:
+        data = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return ""
+    pairs = (os.fsdecode(entry).partition("=") for entry in data.split(b"\0"))
+    return next((value for key, _, value in pairs if key == name), "")
+
+
 def cgroup_of(pid: int) -> str | None:
     """Return the control group that the service manager put a process in (cgroups(7)); None if unreadable.
 
