@@ -72,9 +72,7 @@ class LiveBlock:
         if self._block is not None:
             self._block.close()
         self._block, self.path = None, ""
-        if Path(path).parent == _MEMORY and Path(path).name.startswith(_PREFIX):
-            with suppress(OSError):
-                Path(path).unlink()
+        remove_block(path)
 
     def read(self) -> Live:
         """Return what the engine tells now."""
@@ -94,6 +92,13 @@ class LiveBlock:
         if self._block is not None:
             _, asked, *_ = _WORDS[flag]
             self._block.words[asked] = value or 0
+
+
+def remove_block(path: str) -> None:
+    """Remove a block's file; what is none of ours, or gone, is left alone."""
+    if Path(path).parent == _MEMORY and Path(path).name.startswith(_PREFIX):
+        with suppress(OSError):
+            Path(path).unlink()
 
 
 def _new_file() -> str:

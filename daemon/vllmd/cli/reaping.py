@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.ending import reap
+from vllmd.act.live_block import remove_block
 from vllmd.act.server_process import LOG_FOLDER, RECORD_NAME
 from vllmd.act.session import Session, named
 from vllmd.clock import SystemClock
@@ -57,6 +58,8 @@ def reap_instance(state_dir: Path, grace_s: float, *, keep_left: bool) -> tuple[
             return f"left to the next vllmd: {named(before)}", False
         words = named(before)
         left = asyncio.run(reap(session, grace_s))
+        if not left and session.record is not None:
+            remove_block(session.record.block)
     finally:
         os.close(lock)
     return (f"cannot be ended: {named(left)}", True) if left else (f"ended: {words}", False)
