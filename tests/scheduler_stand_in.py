@@ -21,6 +21,7 @@ class OldScheduler:
     speculative: int = 0
     engines: int = 1
     whole_inputs: bool = False
+    cached: bool = False  # all but one token of each prompt: the last one is padded to a step's, or has to wait
     max_num_scheduled_tokens: int = 2048
     max_num_running_reqs: int = 64
     running: list[int] = field(default_factory=list)
@@ -45,8 +46,10 @@ class OldScheduler:
         each = 1 + self.speculative
         tokens = len(self.running) * each
         while self.waiting and len(self.running) != self._admitted():
+            if self.cached and tokens + each > self.max_num_scheduled_tokens:
+                break
             self.running.append(self.waiting.pop(0))
-            tokens = min(self.max_num_scheduled_tokens, tokens + 1000)
+            tokens = tokens + each if self.cached else min(self.max_num_scheduled_tokens, tokens + 1000)
         assert tokens <= self.max_num_scheduled_tokens
         assert len(self.running) <= self.max_num_running_reqs
         return Output(tokens)

@@ -9,11 +9,12 @@ def budget_in_force(asked: int, launched: int, running: int, tokens_each: int) -
     """Return the token budget of a step; `asked` 0 is what was launched.
 
     At most what was launched, for which buffers and memory were sized; enough for every running request, which takes
-    `tokens_each`: one and its speculative ones.
+    `tokens_each`: one and its speculative ones. Where none runs, enough for one: vLLM 0.32 pads a prefill of one token
+    to that, and where it does not fit admits nobody, for ever (v1/core/sched/scheduler.py, 1130-1150).
     """
     if asked <= 0:
         return launched
-    return min(launched, max(asked, running * tokens_each, 1))
+    return min(launched, max(asked, max(running, 1) * tokens_each))
 
 
 def seqs_in_force(asked: int, launched: int, running: int, *, separate: bool) -> int:

@@ -17,6 +17,7 @@ counts = integers(0, 5000)
         (4096, 10, 1, 2048),  # more than was launched
         (8, 10, 1, 10),  # each running request has its token
         (8, 10, 4, 40),  # and its speculative ones
+        (1, 0, 4, 4),  # and so has the first one
     ],
 )
 def test_a_budget_is_held_between_what_runs_and_what_was_launched(

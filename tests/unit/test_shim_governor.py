@@ -60,6 +60,15 @@ def test_vllms_assertions_hold_whatever_is_asked_for(path: str, block: Block, ki
     assert block.words[Word.BUDGET] == 20
 
 
+@pytest.mark.parametrize("kind", [OldScheduler, NewScheduler])
+def test_the_first_request_is_never_starved(path: str, block: Block, kind: type[Any]) -> None:
+    """A budget of 1 leaves room for one padded prefill of one token where nothing runs."""
+    scheduler = made(kind, path, waiting=[1], speculative=3, cached=True)
+    block.words[Word.ASK_BUDGET] = 1
+    assert scheduler.schedule() == Output(4)
+    assert scheduler.waiting == []
+
+
 def test_a_step_is_told(path: str, block: Block) -> None:
     """Its number, its time, what runs and waits, its tokens, and what the shim itself took."""
     scheduler = made(NewScheduler, path, running=[1, 2], waiting=[3], max_num_active_reqs=3)
