@@ -85,14 +85,14 @@ class Governor:
         words[Word.OWN_NS] = self._own_ns
 
     def give_up(self, error: Exception) -> None:
-        """Leave the scheduler as it was launched, and say why, once."""
-        if self._launched_budget:
-            setattr(self._scheduler, BUDGET_NAME, self._launched_budget)
-        if self._launched_seqs:
-            setattr(self._scheduler, self._seqs_name, self._launched_seqs)
-        reason = f"given up: {type(error).__name__}: {error}"
-        log.warning("vllmd_shim is off, the scheduler is as it was launched: %s", reason)
-        with suppress(ValueError, OSError):  # the block itself may be what fails
+        """Leave the scheduler as it was launched, and say why, once. It never raises: the engine would end with it."""
+        for name, launched in ((BUDGET_NAME, self._launched_budget), (self._seqs_name, self._launched_seqs)):
+            if launched:
+                with suppress(Exception):  # what cannot be set may be what was wrong; the other one still can
+                    setattr(self._scheduler, name, launched)
+        with suppress(Exception):  # the block itself, or the error's own text, may be what fails
+            reason = f"given up: {type(error).__name__}: {error}"
+            log.warning("vllmd_shim is off, the scheduler is as it was launched: %s", reason)
             self._block.write_report(dict.fromkeys(self._off, reason))
 
     def _set_budget(self, value: int) -> None:
@@ -110,19 +110,30 @@ class Governor:
 
 def capabilities(scheduler: Scheduler) -> "dict[str, str]":
     """Return for each knob and for the heartbeat why it is off; empty where it works."""
-    seqs = any(isinstance(getattr(scheduler, name, None), int) for name in SEQS_NAMES)
+    seqs_name = next((name for name in SEQS_NAMES if hasattr(scheduler, name)), SEQS_NAMES[1])
     return {
         "budget": budget_off(scheduler),
-        "seqs": hybrid_off(scheduler) or ("" if seqs else f"this vLLM's scheduler has no {SEQS_NAMES[1]}"),
+        "seqs": unsettable(scheduler, seqs_name) or hybrid_off(scheduler),
         "heartbeat": "",
     }
+
+
+def unsettable(scheduler: Scheduler, name: str) -> str:
+    """Return why a number of the scheduler cannot be set, tried with the value that it has; empty where it can."""
+    if not isinstance(getattr(scheduler, name, None), int):
+        return f"this vLLM's scheduler has no {name}"
+    try:
+        setattr(scheduler, name, getattr(scheduler, name))
+    except Exception as error:  # noqa: BLE001 - a property's, of whatever vLLM
+        return f"{name} of this vLLM's scheduler cannot be set: {type(error).__name__}"
+    return ""
 
 
 def budget_off(scheduler: Scheduler) -> str:
     """Return why the token budget is not live; empty where it is."""
     config = scheduler.scheduler_config
-    if not isinstance(getattr(scheduler, BUDGET_NAME, None), int):
-        return f"this vLLM's scheduler has no {BUDGET_NAME}"
+    if reason := unsettable(scheduler, BUDGET_NAME):
+        return reason
     if not hasattr(config, "enable_chunked_prefill") and not hasattr(config, "chunked_prefill_enabled"):
         return "this vLLM does not say whether chunked prefill is on"
     if not getattr(config, "enable_chunked_prefill", getattr(config, "chunked_prefill_enabled", False)):

@@ -6,9 +6,10 @@ It is never the reason for a server not starting: whatever fails leaves vLLM as 
 import functools
 import importlib
 import os
+from contextlib import suppress
 from typing import Any
 
-from vllmd_shim.block import VARIABLE, Block, BlockError, opened
+from vllmd_shim.block import VARIABLE, BlockError, opened
 from vllmd_shim.governor import Governor, log
 
 _HOOK = "get_scheduler_cls"  # of vllm.config.SchedulerConfig, from vLLM 0.12
@@ -92,16 +93,17 @@ def governor_of(scheduler: Any, path: str) -> "Governor | None":  # noqa: ANN401
 
 
 def _give_up(path: str, error: Exception) -> None:
-    """Say in the log and in the block that the scheduler is left alone."""
-    reason = f"{type(error).__name__}: {error}"
-    log.warning("vllmd_shim is off, the scheduler is as it was launched: %s", reason)
-    _say_off(path, reason)
+    """Say in the log and in the block that the scheduler is left alone. It never raises: the engine would end."""
+    with suppress(Exception):  # an error's own text may be what fails
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("vllmd_shim is off, the scheduler is as it was launched: %s", reason)
+        _say_off(path, reason)
 
 
 def _say_off(path: str, reason: str) -> None:
     """Write into the block why nothing is live."""
     try:
-        block: Block = opened(path)
+        block = opened(path)
     except (BlockError, OSError) as error:
         log.warning("vllmd_shim cannot use its block: %s", error)
         return

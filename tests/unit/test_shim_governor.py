@@ -162,6 +162,71 @@ def test_an_error_in_a_step_ends_the_governing_and_not_the_step(
     assert len(caplog.records) == 1
 
 
+class Sealed(NewScheduler):
+    """One some of whose numbers can only be read."""
+
+    sealed: tuple[str, ...] = ()
+    sealed_when_made: tuple[str, ...] = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse what is sealed."""
+        if name in self.sealed:
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+    def __post_init__(self) -> None:
+        """Make the configuration; from here on it is sealed."""
+        super().__post_init__()
+        self.sealed = self.sealed_when_made
+
+
+class SealedWhenMade(Sealed):
+    """One whose budget can only be read from the start."""
+
+    sealed_when_made = ("max_num_scheduled_tokens",)
+
+
+def test_a_number_that_can_only_be_read_is_off_from_the_start(path: str, block: Block) -> None:
+    """Its knob alone: the other one and the heartbeat work."""
+    scheduler = made(SealedWhenMade, path)
+    report = block.read_report()
+    assert report is not None
+    assert "max_num_scheduled_tokens of this vLLM's scheduler cannot be set" in report["budget"]
+    assert (report["seqs"], report["heartbeat"]) == ("", "")
+    block.words[Word.ASK_BUDGET], block.words[Word.ASK_SEQS] = 16, 4
+    scheduler.schedule()
+    assert [block.words[w] for w in (Word.BUDGET, Word.SEQS, Word.STEPS)] == [0, 4, 1]
+
+
+def test_a_number_that_cannot_be_set_back_ends_no_step(path: str, block: Block) -> None:
+    """The step is made, what can be set back is, and the reason is told."""
+    scheduler = made(Sealed, path)
+    block.words[Word.ASK_BUDGET], block.words[Word.ASK_SEQS] = 16, 4
+    scheduler.schedule()
+    scheduler.sealed = ("max_num_scheduled_tokens",)
+    block.words[Word.ASK_BUDGET] = 32
+    assert scheduler.schedule() == Output(0)
+    assert [scheduler.max_num_scheduled_tokens, scheduler.max_num_active_reqs] == [16, 64]
+    report = block.read_report()
+    assert report is not None
+    assert "given up: AttributeError" in report["seqs"]
+
+
+class UnspeakableError(Exception):
+    """One whose text cannot be had."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise ValueError
+
+
+def test_an_error_without_words_ends_no_step(path: str) -> None:
+    """Not even the report of a failure may be a failure of the engine."""
+    scheduler = made(NewScheduler, path)
+    scheduler.vllmd_governor.give_up(UnspeakableError())
+    assert scheduler.schedule() == Output(0)
+
+
 def test_a_class_is_governed_once(path: str) -> None:
     """Asked again, vLLM gets the same class, under the name of its own."""
     assert governed(NewScheduler, path) is governed(NewScheduler, path)
