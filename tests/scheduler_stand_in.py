@@ -18,7 +18,11 @@ class OldScheduler:
 
     chunked: bool = True
     hybrid: bool = False
+    attention_free: bool = False
+    diffusion: bool = False
+    has_mamba_layers: bool = False
     speculative: int = 0
+    num_spec_tokens: int = 0
     engines: int = 1
     whole_inputs: bool = False
     cached: bool = False  # all but one token of each prompt: the last one is padded to a step's, or has to wait
@@ -35,7 +39,9 @@ class OldScheduler:
         )
         speculative = SimpleNamespace(num_speculative_tokens=self.speculative) if self.speculative else None
         self.vllm_config = SimpleNamespace(
-            model_config=SimpleNamespace(is_hybrid=self.hybrid),
+            model_config=SimpleNamespace(
+                is_hybrid=self.hybrid, is_attention_free=self.attention_free, is_diffusion=self.diffusion
+            ),
             parallel_config=SimpleNamespace(data_parallel_size=self.engines),
             speculative_config=speculative,
         )
@@ -43,7 +49,7 @@ class OldScheduler:
     def schedule(self, throttle_prefills: bool = False) -> Output:  # noqa: FBT001, FBT002 - vLLM's signature
         """Give each running request its tokens and admit those that wait, as long as the budget and the cap allow."""
         self.arguments.append(throttle_prefills)
-        each = 1 + self.speculative
+        each = 1 + max(self.speculative, self.num_spec_tokens)
         tokens = len(self.running) * each
         while self.waiting and len(self.running) != self._admitted():
             if self.cached and tokens + each > self.max_num_scheduled_tokens:

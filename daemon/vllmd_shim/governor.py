@@ -113,7 +113,7 @@ def capabilities(scheduler: Scheduler) -> "dict[str, str]":
     seqs_name = next((name for name in SEQS_NAMES if hasattr(scheduler, name)), SEQS_NAMES[1])
     return {
         "budget": budget_off(scheduler),
-        "seqs": unsettable(scheduler, seqs_name) or hybrid_off(scheduler),
+        "seqs": unsettable(scheduler, seqs_name) or model_off(scheduler),
         "heartbeat": "",
     }
 
@@ -140,16 +140,21 @@ def budget_off(scheduler: Scheduler) -> str:
         return "chunked prefill is off: a prompt longer than the budget would wait for ever"
     if getattr(config, "disable_chunked_mm_input", False):
         return "multimodal inputs are not chunked: one larger than the budget would wait for ever"
-    return hybrid_off(scheduler)
+    return model_off(scheduler)
 
 
-def hybrid_off(scheduler: Scheduler) -> str:
-    """Return why nothing is live on a model with Mamba layers, whose scheduling reads the same values."""
-    hybrid = getattr(scheduler.vllm_config.model_config, "is_hybrid", False)
-    return "the model is a hybrid (Mamba) one, on which this is not tried" if hybrid else ""
+def model_off(scheduler: Scheduler) -> str:
+    """Return why nothing is live on the model, whose scheduling reads the same values otherwise; empty where it is."""
+    model = scheduler.vllm_config.model_config
+    # A model of Mamba layers alone is no hybrid one: that it has no attention tells, or its scheduler does (0.32).
+    mamba = getattr(scheduler, "has_mamba_layers", False) or getattr(model, "is_attention_free", False)
+    if mamba or getattr(model, "is_hybrid", False):
+        return "the model has Mamba layers, on which this is not tried"
+    return "the model is a diffusion one, on which this is not tried" if getattr(model, "is_diffusion", False) else ""
 
 
 def speculative_tokens(scheduler: Scheduler) -> int:
-    """Return the speculative tokens of a running request in one step."""
+    """Return the speculative tokens of a running request in one step, as the scheduler counts them if it does."""
     speculative = getattr(scheduler.vllm_config, "speculative_config", None)
-    return int(getattr(speculative, "num_speculative_tokens", None) or 0)
+    counted = getattr(scheduler, "num_spec_tokens", None)
+    return max(int(counted or 0), int(getattr(speculative, "num_speculative_tokens", None) or 0))

@@ -47,10 +47,11 @@ def test_what_is_asked_for_holds_from_the_next_step_and_back(path: str, block: B
     assert [scheduler.max_num_scheduled_tokens, scheduler.max_num_running_reqs] == [2048, 64]
 
 
+@pytest.mark.parametrize("counted", ["speculative", "num_spec_tokens"])
 @pytest.mark.parametrize("kind", [OldScheduler, NewScheduler])
-def test_vllms_assertions_hold_whatever_is_asked_for(path: str, block: Block, kind: type[Any]) -> None:
+def test_vllms_assertions_hold_whatever_is_asked_for(path: str, block: Block, kind: type[Any], counted: str) -> None:
     """With 20 running and 3 speculative tokens, a budget and a cap of 1 schedule what runs and admit nobody."""
-    scheduler = made(kind, path, running=list(range(20)), waiting=[1, 2, 3], speculative=3)
+    scheduler = made(kind, path, running=list(range(20)), waiting=[1, 2, 3], **{counted: 3})
     block.words[Word.ASK_BUDGET] = 1
     block.words[Word.ASK_SEQS] = 1
     assert scheduler.schedule() == Output(80)
@@ -97,6 +98,9 @@ def test_time_without_a_request_is_no_long_step(path: str, block: Block) -> None
         ({"chunked": False}, "chunked prefill", ""),
         ({"whole_inputs": True}, "multimodal", ""),
         ({"hybrid": True}, "Mamba", "Mamba"),
+        ({"has_mamba_layers": True}, "Mamba", "Mamba"),
+        ({"attention_free": True}, "Mamba", "Mamba"),
+        ({"diffusion": True}, "diffusion", "diffusion"),
     ],
 )
 def test_what_could_starve_a_request_is_off(
