@@ -16,6 +16,7 @@ VARIABLE = "VLLMD_SHIM_BLOCK"  # names the block's file to the server; no VLLM_*
 
 REPORT_OFFSET = 512
 _REPORT_BYTES = BLOCK_BYTES - REPORT_OFFSET
+_REASON_BYTES = 300  # of a reason: an error's text has any length, and all three lines must fit
 _READS = 100  # of the report while it is being written, which takes microseconds
 
 
@@ -60,8 +61,8 @@ class Block:
 
     def write_report(self, lines: "dict[str, str]") -> None:
         """Write what is off and why, name by name; an empty reason means that it works."""
-        text = "".join(f"{name}={' '.join(reason.split())}\n" for name, reason in lines.items())
-        data = text.encode(errors="replace")[:_REPORT_BYTES].ljust(_REPORT_BYTES, b"\0")
+        text = b"".join(f"{name}=".encode() + _line_of(reason) + b"\n" for name, reason in lines.items())
+        data = text[:_REPORT_BYTES].ljust(_REPORT_BYTES, b"\0")
         writing = self.words[Word.REPORT] | 1
         self.words[Word.REPORT] = writing
         self._mapped[REPORT_OFFSET:BLOCK_BYTES] = data
@@ -81,6 +82,12 @@ class Block:
         """Unmap it."""
         self.words.release()
         self._mapped.close()
+
+
+def _line_of(reason: str) -> bytes:
+    """Return a reason as one line, cut between two characters so that every name's line fits."""
+    cut = " ".join(reason.split()).encode(errors="replace")[:_REASON_BYTES]
+    return cut.decode(errors="ignore").encode()
 
 
 def fresh_bytes() -> bytes:
