@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from typing import Any
 
-from vllmd_shim.block import VARIABLE, BlockError, opened
+from vllmd_shim.block import VARIABLE, Block, BlockError, Word, opened
 from vllmd_shim.governor import Governor, log
 
 _HOOK = "get_scheduler_cls"  # of vllm.config.SchedulerConfig, from vLLM 0.12
@@ -86,10 +86,32 @@ def governor_of(scheduler: Any, path: str) -> "Governor | None":  # noqa: ANN401
         if engines > 1:
             _say_off(path, f"{engines} engines serve: the block is of one")
             return None
-        return Governor(scheduler, opened(path))
+        block = opened(path)
+        if other := other_engine(block):
+            _say_off(path, f"several engines serve: the block is of the one with pid {other}")
+            return None
+        return Governor(scheduler, block)
     except Exception as error:  # noqa: BLE001 - the engine must start without us
         _give_up(path, error)
         return None
+
+
+def other_engine(block: Block) -> int:
+    """Return the pid of another live process whose engine has this block already; 0 for none.
+
+    Each engine of a dense model's data parallel takes itself for the only one: vLLM sets its data_parallel_size to 1
+    (reconfigure_for_independent_dp_rank in config/parallel.py of 0.32).
+    """
+    pid = block.words[Word.ENGINE_PID]
+    if pid in (0, os.getpid()):
+        return 0
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return 0
+    except PermissionError:
+        pass  # it lives, as another user's
+    return pid
 
 
 def _give_up(path: str, error: Exception) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vllmd.act.live_block import LiveBlock
-from vllmd.model.flags import BATCHED_TOKENS
+from vllmd.model.flags import BATCHED_TOKENS, Flags
 
 TESTS = Path(__file__).parents[1]
 LIMIT_S = 30.0
@@ -65,7 +65,7 @@ def served(folder: Path, block: LiveBlock, config: str, broken: str | None = Non
     (package / "__init__.py").write_text("")
     (package / "config.py").write_text(config)
     own = {"PYTHONPATH": f"{folder / 'site'}:{TESTS}"}
-    environment = block.prepare(own, folder / "plugin", "", wanted=True)
+    environment = block.prepare(own, Flags(), folder / "plugin", "", wanted=True)
     if broken is not None:
         (folder / "plugin" / "vllmd_shim" / "plugin.py").write_text(broken)
     block.ask(BATCHED_TOKENS, 256)

@@ -1,5 +1,6 @@
 """A governed scheduler: it obeys the block within its limits, tells what it does, and is left alone on any error."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from scheduler_stand_in import BareScheduler, NewScheduler, OldScheduler, Output
 from vllmd_shim.block import Block, Word, fresh_bytes, opened
 from vllmd_shim.plugin import governed
+
+NOBODY = 2**22 + 1  # above every pid that Linux gives (proc(5), pid_max)
 
 
 @pytest.fixture
@@ -128,6 +131,22 @@ def test_an_unknown_scheduler_is_left_alone(path: str, block: Block, kind: type[
     assert report is not None
     assert report["budget"]
     assert block.words[Word.STEPS] == 0
+
+
+@pytest.mark.parametrize(
+    ("pid", "left_alone"),
+    [(os.getppid(), True), (os.getpid(), False), (NOBODY, False)],
+    ids=["another", "our own", "ended"],
+)
+def test_a_block_that_another_engine_has_is_left_to_it(path: str, block: Block, pid: int, *, left_alone: bool) -> None:
+    """Of two that live neither is live; one of an engine that has ended, or our own former one, is taken."""
+    block.words[Word.ENGINE_PID] = pid
+    scheduler = made(NewScheduler, path, waiting=[1])
+    assert scheduler.schedule() == Output(1000)
+    assert (block.words[Word.STEPS] == 0) is left_alone
+    report = block.read_report()
+    assert report is not None
+    assert ("several engines" in report["budget"]) is left_alone
 
 
 def test_without_its_block_a_scheduler_works(tmp_path: Path) -> None:

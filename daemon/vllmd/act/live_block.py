@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from vllmd.act.shim_folder import kept_out, with_shim, write_shim
-from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS
+from vllmd.model.flags import BATCHED_TOKENS, DATA_PARALLEL, MAX_NUM_SEQS, Flags
 from vllmd.model.live import Heartbeat, Knob, Live
 from vllmd_shim.block import VARIABLE, Block, BlockError, Word, fresh_bytes, opened
 
@@ -38,12 +38,15 @@ class LiveBlock:
         self._block: Block | None = None
         self._off = _NOT_LOADED  # why there is no block, or nobody comes to it
 
-    def prepare(self, environment: Mapping[str, str], folder: Path, former: str, *, wanted: bool) -> Mapping[str, str]:
+    def prepare(
+        self, environment: Mapping[str, str], flags: Flags, folder: Path, former: str, *, wanted: bool
+    ) -> Mapping[str, str]:
         """Return the environment of a new launch; `former` is the block of the one before, which is removed."""
         self.remove(self.path)  # of a launch that could not be spawned
         self.remove(former)
-        self._off = _OFF if not wanted else kept_out(environment) or _NOT_LOADED
-        if self._off != _NOT_LOADED:
+        reason = _of_several(flags) or kept_out(environment) if wanted else _OFF
+        self._off = reason or _NOT_LOADED
+        if reason:
             return environment
         try:
             write_shim(folder)
@@ -92,6 +95,12 @@ class LiveBlock:
         if self._block is not None:
             _, asked, *_ = _WORDS[flag]
             self._block.words[asked] = value or 0
+
+
+def _of_several(flags: Flags) -> str | None:
+    """Return why no block is given to a launch of several engines, which would share it; None for one of one."""
+    engines = flags.number(DATA_PARALLEL) or 1
+    return f"--{DATA_PARALLEL} is {engines:.0f}: a block is of one engine" if engines > 1 else None
 
 
 def remove_block(path: str) -> None:

@@ -285,8 +285,9 @@ class ServerProcess:
         output = open_log(self._launcher.log_dir, launch.generation, self._launcher.keep_logs)
         try:
             folder, former = self._launcher.state_dir / SHIM_FOLDER, self.session.record
+            block = former.block if former else ""
             environment = self.live.prepare(
-                self._launcher.environment, folder, former.block if former else "", wanted=self._launcher.shim
+                self._launcher.environment, launch.flags, folder, block, wanted=self._launcher.shim
             )
             record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)
             return await spawn(launch.argv, environment, output, record)

@@ -15,6 +15,7 @@ ENFORCE_EAGER = "enforce-eager"
 KV_CACHE_BYTES = "kv-cache-memory-bytes"
 SHUTDOWN_TIMEOUT = "shutdown-timeout"
 TENSOR_PARALLEL = "tensor-parallel-size"
+DATA_PARALLEL = "data-parallel-size"
 CAPTURE_SIZE = "max-cudagraph-capture-size"
 
 
@@ -76,7 +77,7 @@ class Flags(Mapping[str, FlagValue]):
 
 def api_servers(flags: Flags) -> float:
     """Return how many API servers a launch has (vLLM's default: one for each replica); 1 where it does not say."""
-    return flags.number("api-server-count") or flags.number("data-parallel-size") or 1
+    return flags.number("api-server-count") or flags.number(DATA_PARALLEL) or 1
 
 
 _LARGEST = 1e18  # an exabyte; what is more, or no number at all ("nan"), is no value to compute with

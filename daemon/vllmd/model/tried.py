@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from vllmd.model.failure import Failure
-from vllmd.model.flags import TENSOR_PARALLEL, Flags
+from vllmd.model.flags import DATA_PARALLEL, TENSOR_PARALLEL, Flags
 from vllmd.model.server import Launch
 from vllmd.model.snapshot import Gpu
 
 _MIB = 2**20
-_SPLITS = (("tp", TENSOR_PARALLEL), ("pp", "pipeline-parallel-size"), ("dp", "data-parallel-size"))
+_SPLITS = (("tp", TENSOR_PARALLEL), ("pp", "pipeline-parallel-size"), ("dp", DATA_PARALLEL))
 
 
 @dataclass(frozen=True, slots=True)
