@@ -1,6 +1,9 @@
 """Knobs: what the operator set live in the running server, how long it holds, and that nothing else is judged by it."""
 
+from dataclasses import dataclass, replace
+
 from vllmd.model.decision import Action, Change, Domain, Hold, HoldReason, Proposal, Wish
+from vllmd.model.life import ALIVE
 from vllmd.model.live import LIVE_FLAGS, Knob, Live
 from vllmd.model.orders import SetLive
 from vllmd.model.server import ServerState
@@ -10,6 +13,14 @@ from vllmd.report.journal import Journal
 from vllmd.supervisor import Supervisor
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """An order that stands, and when it ends: by the monotonic clock, for the time of day may be set; None: never."""
+
+    order: SetLive
+    ends_s: float | None
+
+
 class Knobs:
     """The live values in force, also those of an earlier daemon. They are of one generation, and end with it."""
 
@@ -17,18 +28,19 @@ class Knobs:
         self._supervisor = supervisor
         self._journal = journal
         self._clock = clock
-        self._orders: dict[str, SetLive] = {}  # by flag
+        self._standing: dict[str, _Standing] = {}  # by flag
         self._generation: int | None = None
         self._ended_s: float | None = None  # when the last one ended, by the monotonic clock
 
     @property
     def status(self) -> LiveStatus | None:
         """What is told of a server that serves."""
+        self._follow()
         if not self._serving:
             return None
         live = self._live
         silent_s = None if live.heartbeat is None else max(0.0, self._clock.monotonic_s() - live.heartbeat.step_s)
-        return LiveStatus(live, tuple(self._orders.values()), silent_s)
+        return LiveStatus(live, tuple(standing.order for standing in self._standing.values()), silent_s)
 
     @property
     def _serving(self) -> bool:
@@ -38,84 +50,120 @@ class Knobs:
     def _live(self) -> Live:
         return self._supervisor.live.read()
 
+    def _knob(self, flag: str) -> Knob:
+        return self._live.knobs.get(flag, Knob("the server does not tell"))
+
     def refusal(self, flag: str, value: int | None) -> str | None:
         """Return why a value cannot be set live, in words; None if it can. None as value is what was launched."""
+        self._follow()
         if flag not in LIVE_FLAGS:
             known = " and ".join(f"--{name}" for name in LIVE_FLAGS)
             return f"--{flag} cannot be changed while the server runs, only {known}: change your command and restart"
         if not self._serving:
             return f"the server is {self._supervisor.life.state}: a live value is for one that serves"
-        knob = self._live.knobs.get(flag, Knob("the server does not tell"))
+        knob = self._knob(flag)
+        back = value is None or value == knob.launched
+        if back and flag in self._standing:
+            return None
         if knob.off or knob.launched is None:
             return f"--{flag} cannot be changed without a restart: {knob.off}"
-        if value is None and flag not in self._orders:
+        if value is None or back:
             return f"--{flag} is {knob.launched}, as launched: nothing was set"
-        if value is not None and not 1 <= value <= knob.launched:
+        if not 1 <= value <= knob.launched:
             limit = f"live it can be 1 to {knob.launched}, with which the server was launched"
             return f"--{flag} cannot be {value} without a restart: {limit}"
         return None
 
     def set(self, order: SetLive) -> Change:
-        """Set a value that is not refused; return the change as it is recorded."""
-        end = "until it is set again" if order.until_s is None else f"for {order.until_s - order.at_s:.0f} s"
-        what = "back to what was launched" if order.value is None else f"set live {end}"
-        if order.value is None:
-            self._orders.pop(order.flag, None)
-            self._ended_s = self._clock.monotonic_s()
-        else:
-            self._orders[order.flag] = order
-        return self._carry_out(order, f"{what}, by {order.by}")
+        """Set a value that is not refused; return the change as it is recorded. What was launched ends what was set."""
+        self._follow()
+        if order.value in {None, self._knob(order.flag).launched}:
+            back = replace(order, value=None, until_s=None)
+            return self._end(back, f"back to what was launched, by {order.by}")
+        length_s = None if order.until_s is None else order.until_s - order.at_s
+        ends_s = None if length_s is None else self._clock.monotonic_s() + length_s
+        self._standing[order.flag] = _Standing(order, ends_s)
+        end = "until it is set again" if length_s is None else f"for {length_s:.0f} s"
+        return self._carry_out(order, f"set live {end}, by {order.by}")
 
     def look(self) -> None:
-        """End what has run out or whose server is gone; let the server be asked for what is in force, and no more."""
-        launch = self._supervisor.life.launch
-        generation = launch.generation if launch is not None else None
-        if generation != self._generation:
-            self._follow(generation)
-        now_s = self._clock.now_s()
-        for order in tuple(self._orders.values()):
-            if not order.holds(now_s):
-                del self._orders[order.flag]
-                self._ended_s = self._clock.monotonic_s()
+        """End what has run out or cannot be reached; let the server be asked for what is in force, and no more."""
+        self._follow()
+        now_s, monotonic_s = self._clock.now_s(), self._clock.monotonic_s()
+        for standing in tuple(self._standing.values()):
+            order, off = standing.order, self._knob(standing.order.flag).off
+            over = standing.ends_s is not None and monotonic_s >= standing.ends_s
+            if (over and not off) or (off and self._serving):
                 back = SetLive(now_s, "its end", order.flag, None, None, order.generation)
-                self._carry_out(back, f"back to what was launched: the time that {order.by} set it for is over")
+                self._end(back, f"back to what was launched: the time that {order.by} set it for is over")
         if self._serving:
             self._ask()
 
     def hold(self, window_s: float) -> Hold | None:
         """Return why no flag is tuned now: a window of readings must all be of one value, and that the launched one."""
-        if self._orders:
-            told = ", ".join(f"{order.flag} is {order.value}, set by {order.by}" for order in self._orders.values())
-            ends = [order.until_s for order in self._orders.values()]
+        self._follow()
+        orders = [standing.order for standing in self._standing.values()]
+        if orders:
+            told = ", ".join(f"{order.flag} is {order.value}, set by {order.by}" for order in orders)
+            ends = [order.until_s for order in orders]
             until_s = max((end for end in ends if end is not None), default=None)
             return Hold(HoldReason.LIVE_SET, told, None if None in ends else until_s)
         if self._ended_s is not None and self._clock.monotonic_s() - self._ended_s < window_s:
             return Hold(HoldReason.LIVE_SET, "a value that was set live has ended; a whole window must pass")
         return None
 
-    def _follow(self, generation: int | None) -> None:
-        """Take what was set in this generation: nothing in a new one, maybe something in one that is taken over."""
+    def clock_was_set(self) -> None:
+        """Tell by the new time of day when what is set ends, and record it for the next daemon; its length stays."""
+        now_s, monotonic_s = self._clock.now_s(), self._clock.monotonic_s()
+        for flag, standing in self._standing.items():
+            if standing.ends_s is not None:
+                moved = replace(standing.order, at_s=now_s, until_s=now_s + standing.ends_s - monotonic_s)
+                self._standing[flag] = replace(standing, order=moved)
+                self._journal.order(moved)
+
+    def _follow(self) -> None:
+        """Take what was set in another generation: nothing in a new one, maybe something in one that is taken over."""
+        life = self._supervisor.life
+        generation = life.launch.generation if life.launch is not None and life.state in ALIVE else None
+        if generation == self._generation:
+            return
         self._generation, self._ended_s = generation, None
+        now_s, monotonic_s = self._clock.now_s(), self._clock.monotonic_s()
         known = self._journal.live_orders(generation) if generation is not None else ()
         last = {order.flag: order for order in known}
-        self._orders = {flag: order for flag, order in last.items() if order.value is not None}
+        self._standing = {
+            flag: _Standing(order, None if order.until_s is None else monotonic_s + order.until_s - now_s)
+            for flag, order in last.items()
+            if order.value is not None
+        }
 
     def _ask(self) -> None:
         """Ask for what is in force where something else is asked for."""
         for flag, knob in self._live.knobs.items():
-            order = self._orders.get(flag)
-            wanted = order.value if order is not None else None
+            standing = self._standing.get(flag)
+            wanted = standing.order.value if standing is not None else None
             if not knob.off and knob.asked != wanted:
                 self._supervisor.live.ask(flag, wanted)
 
-    def _carry_out(self, order: SetLive, reason: str) -> Change:
-        """Record an order and the change that it is, and ask the server."""
+    def _end(self, back: SetLive, reason: str) -> Change:
+        """Let an order stand no more, and ask for what was launched."""
+        standing = self._standing.pop(back.flag, None)
+        self._ended_s = self._clock.monotonic_s()
+        return self._carry_out(back, reason, standing.order.value if standing is not None else None)
+
+    def _carry_out(self, order: SetLive, reason: str, stood: int | None = None) -> Change:
+        """Record an order and the change that it is, and ask the server: of one out of reach, nothing moves what stood.
+
+        It is asked even so: an engine that tells of an error may still listen.
+        """
         self._journal.order(order)
-        flags, knob = self._supervisor.flags, self._live.knobs.get(order.flag, Knob(""))
-        before, after = (str(value or knob.launched) for value in (knob.asked, order.value))
-        numbers = {} if knob.launched is None else {"launched": float(knob.launched)}
+        knob = self._knob(order.flag)
+        before, after = knob.asked or knob.launched, order.value or knob.launched
+        if knob.off:
+            before, after, reason = stood, stood, f"cannot be reached any more: {knob.off}"
+        flags, numbers = self._supervisor.flags, {} if knob.launched is None else {"launched": float(knob.launched)}
+        moved = [flags if value is None else flags.changed({order.flag: str(value)}) for value in (before, after)]
         proposal = Proposal("admin", Domain.ADMIN, Wish.CHANGE_FLAGS, reason, numbers=numbers, trigger="live")
-        moved = (flags.changed({order.flag: before}), flags.changed({order.flag: after}))
-        change = self._journal.change(Change("", order.at_s, Action.LIVE, proposal, *moved))
-        self._ask()
+        change = self._journal.change(Change("", order.at_s, Action.LIVE, proposal, moved[0], moved[1]))
+        self._supervisor.live.ask(order.flag, order.value)
         return change

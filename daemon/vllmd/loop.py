@@ -325,6 +325,7 @@ class Loop:
         self._window = Window(self._window.span_s)
         self._past.clock_was_set(by_s)
         self._trials.clock_was_set(by_s)
+        self.knobs.clock_was_set()
 
     # What the stages are told
 

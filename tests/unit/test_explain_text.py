@@ -146,6 +146,13 @@ def test_same_flags_need_no_undo() -> None:
     assert "no flag moves" in page["Limits"]
 
 
+def test_a_live_value_that_was_lost_is_not_in_force() -> None:
+    """Nothing more comes of it before the next launch."""
+    page = about(example_change(action=Action.LIVE, changes={}))
+    assert page["Result"] == "  What was set is given up; the next launch begins with the launched value."
+    assert "nothing to undo" in page["Undo"]
+
+
 def test_an_advice_did_nothing() -> None:
     """An advice says that nothing was done."""
     page = about(example_change(action=Action.ADVISE))

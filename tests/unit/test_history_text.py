@@ -97,6 +97,14 @@ def test_a_launch_with_the_same_flags_says_so(action: Action, words: str) -> Non
     assert line(DecisionRecord(change))[44:81].rstrip() == words
 
 
+def test_a_live_value_that_was_lost_is_no_change() -> None:
+    """What could not be brought back is told with its reason, and does not read as done."""
+    change = example_change(action=Action.LIVE, changes={}, reason="cannot be reached any more: its block is lost")
+    assert line(DecisionRecord(change))[44:81].startswith("none: cannot be reached any more")
+    assert line(DecisionRecord(change))[81:] == "-      ▲ lost"
+    assert line(DecisionRecord(replace(CHANGE, action=Action.LIVE)))[81:] == "-      ● set"
+
+
 def test_each_flag_has_its_line() -> None:
     """A change of several flags is told whole."""
     flags = {"max-num-seqs": "128", "gpu-memory-utilization": "0.9"}

@@ -7,7 +7,8 @@ from house import House, house, settings
 from vllmd.errors import ControlError
 from vllmd.model.decision import Change
 from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS
-from vllmd.model.orders import SetLive
+from vllmd.model.live import Live
+from vllmd.model.orders import Pause, SetLive
 from vllmd.model.server import Left
 from vllmd.model.settings import Slo
 from vllmd.operator import live_commands
@@ -137,7 +138,7 @@ def test_a_restart_begins_with_what_was_launched() -> None:
 def taken_over(before: House, generation: int = 1) -> House:
     """Return the next daemon, which takes the server of the one before over."""
     built = house(settings(Slo()), ledger=before.ledger)
-    built.clock.at_s = before.clock.at_s
+    built.clock.at_s, built.clock.set_by_s = before.clock.at_s, before.clock.set_by_s
     built.server.left_behind = Left(generation)
     built.server.live = before.server.live
     built.loop.begin()
@@ -165,6 +166,93 @@ def test_what_nobody_knows_to_have_asked_for_is_taken_back() -> None:
     later = taken_over(built)
     later.tick()
     assert later.server.live.asked == {BATCHED_TOKENS: None}
+
+
+GONE = Live.nothing("its block is lost")
+
+
+@pytest.mark.parametrize("by_operator", [True, False])
+def test_what_cannot_be_reached_any_more_is_dropped_with_the_reason(*, by_operator: bool) -> None:
+    """By the operator's word or by itself, once; no value that nobody has seen in force is on record."""
+    built = serving()
+    set_live(built, MAX_NUM_SEQS, 4)
+    built.server.live.offered = GONE
+    if by_operator:
+        set_live(built, MAX_NUM_SEQS, None)
+    for _ in range(2):
+        built.tick()
+    _, end = changes(built)
+    assert end.proposal.reason == "cannot be reached any more: its block is lost"
+    assert end.flags_before == end.flags_after
+    assert end.flags_after[MAX_NUM_SEQS] == "4"
+    assert built.told[-1].live is not None
+    assert built.told[-1].live.orders == ()
+    assert built.server.live.asked == {MAX_NUM_SEQS: None}
+    for value in (None, 8):
+        with pytest.raises(ControlError, match="without a restart: its block is lost"):
+            set_live(built, MAX_NUM_SEQS, value)
+
+
+def test_an_order_ends_with_its_server() -> None:
+    """Its time is over while none runs: nothing is recorded of it, for nothing moves."""
+    built = serving()
+    set_live(built, MAX_NUM_SEQS, 4, 60)
+    built.loop.pause(Pause(built.clock.now_s(), None, "root"))
+    built.dies(1)
+    built.server.live.offered = GONE
+    built.tick(after_s=60)
+    built.tick()
+    assert len(changes(built)) == 1
+
+
+def test_a_new_server_is_not_taken_for_the_one_before() -> None:
+    """Before the first reading of it, nothing is told to be set, nothing can be ended, and what is set then stays."""
+    built = serving()
+    set_live(built, MAX_NUM_SEQS, 4)
+    built.loop.restart()
+    built.server.live = FakeLive()
+    built.server.live.offer(max_num_batched_tokens=2048, max_num_seqs=64)
+    built.drained()
+    built.ready()
+    assert built.told[-1].live is not None
+    assert built.told[-1].live.orders == ()
+    assert built.loop.knobs.hold(100.0) is None
+    with pytest.raises(ControlError, match="nothing was set"):
+        set_live(built, MAX_NUM_SEQS, None)
+    set_live(built, MAX_NUM_SEQS, 8)
+    built.tick()
+    assert built.server.live.asked == {MAX_NUM_SEQS: 8}
+
+
+def test_the_launched_value_itself_is_the_end() -> None:
+    """As a number it means the same as `launched`: no order stands after it, and there is none to end then."""
+    built = serving()
+    set_live(built, MAX_NUM_SEQS, 4)
+    set_live(built, MAX_NUM_SEQS, 64, 600)
+    assert built.server.live.asked == {MAX_NUM_SEQS: None}
+    assert built.told[-1].live is not None
+    assert built.told[-1].live.orders == ()
+    with pytest.raises(ControlError, match="nothing was set"):
+        set_live(built, MAX_NUM_SEQS, 64)
+
+
+@pytest.mark.parametrize("by_s", [-86400.0, 86400.0])
+def test_an_order_is_as_long_as_it_was_to_be_though_the_clock_is_set(by_s: float) -> None:
+    """Also before that is noticed; its end is told, and known to the next daemon, by the new time."""
+    built = serving()
+    set_live(built, MAX_NUM_SEQS, 4, 60)
+    built.clock.set_by_s += by_s
+    built.tick(after_s=20)
+    built.loop.clock_was_set(by_s)
+    built.tick(after_s=20)
+    assert built.told[-1].live is not None
+    (order,) = built.told[-1].live.orders
+    assert order.until_s == built.clock.now_s() + 20
+    later = taken_over(built)
+    later.tick(after_s=19)
+    assert built.server.live.asked == {MAX_NUM_SEQS: 4}
+    later.tick(after_s=1)
+    assert built.server.live.asked == {MAX_NUM_SEQS: None}
 
 
 def test_nothing_is_tuned_by_readings_of_another_value() -> None:

@@ -99,7 +99,9 @@ def test_a_server_without_a_block_is_taken_over_all_the_same(tmp_path: Path, nam
     """It was launched by an earlier vllmd, or its block is gone: nothing is live, and the reason is told."""
     later = LiveBlock()
     later.take_over(str(tmp_path / name) if name else "")
-    assert later.read().knobs[BATCHED_TOKENS].off
+    off = later.read().knobs[BATCHED_TOKENS].off
+    assert ("only a restart of the server ends what was set" in off) == bool(name)
+    assert off
     later.ask(BATCHED_TOKENS, 1)  # goes nowhere
     assert later.read().heartbeat is None
 

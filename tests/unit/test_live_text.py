@@ -37,6 +37,7 @@ ORDER = SetLive(0.0, "anna", BATCHED_TOKENS, 256, UNTIL_S, 1)
         (Knob("", 2048, 256, None, 2048), ORDER, "in force from the engine's next step on"),
         (Knob("", 2048, 256, 256, 300), ORDER, "in force 300, which the running requests need"),
         (Knob("", 2048, None, None, 2048), None, "max-num-batched-tokens 2048, as launched"),
+        (Knob("its block is lost"), None, "max-num-batched-tokens not live: its block is lost"),
     ],
 )
 def test_a_value_is_told_with_its_end_and_what_is_in_force(knob: Knob, order: SetLive | None, said: str) -> None:

@@ -67,14 +67,14 @@ class LiveBlock:
         try:
             self._block, self.path = opened(path), path
         except (OSError, BlockError) as error:
-            self._off = f"its block cannot be read: {error}"
+            self._off = f"its block is lost, so that only a restart of the server ends what was set: {error}"
             log.warning("the server's block cannot be read", reason=str(error))
 
     def remove(self, path: str) -> None:
         """Leave the present block, and remove the file of one whose server has ended."""
         if self._block is not None:
             self._block.close()
-        self._block, self.path = None, ""
+        self._block, self.path, self._off = None, "", "its server has ended"
         remove_block(path)
 
     def read(self) -> Live:

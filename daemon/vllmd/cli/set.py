@@ -45,7 +45,7 @@ def set(  # noqa: A001 - the command's name
         print_json("set", place, {"id": answer.get("id"), **knob})
         return
     print(f"{place.name}: {plain(set_line(knob))} ({plain(text(answer, 'id'))})")
-    if value is not None:
+    if knob.get("asked") is not None:
         print(f"a restart of the server begins with {plain(str(knob.get('launched')))} again; sooner:")
         print(f"`vllmd set {place.name} {flag}={_LAUNCHED}`")
 

@@ -22,7 +22,7 @@ _EFFECTS = {"better": Style.GOOD, "serving": Style.GOOD, "worse": Style.BAD, "fa
 # What set it off, where no failure did.
 _CAUSES = {
     "admin": "The operator asked for a restart.",
-    "live": "The operator set a value in the running server, or the time that it was set for was over.",
+    "live": "The operator set a value in the running server, or it came to its end.",
     "first": "vllmd started, and the ledger holds flags that served on this hardware with this model.",
     "quiet": "Nothing had failed for so long that a step back towards your own flags could be tried.",
 }
@@ -131,6 +131,8 @@ def _result(decision: Fields) -> tuple[Line, ...]:
         shares = [number(verified, key) for key in ("before", "after")]
         if None not in shares:
             lines.append(Line(f"share within the limit {' -> '.join(share(s, s) for s in shares)}"))
+    if decision.get("action") == "live" and not parts(decision, "changes"):
+        return (Line("What was set is given up; the next launch begins with the launched value."),)
     if decision.get("action") == "live":
         return (Line("It holds from the engine's next step on; `vllmd status` says what is in force."),)
     return tuple(lines) or (Line("No outcome is recorded: it is under way, or vllmd ended before it was known."),)

@@ -51,6 +51,8 @@ def change_lines(decision: Fields) -> list[str]:
     if decision.get("action") == "hold":
         return [f"none: {text(decision, 'message')}"]
     moved = [f"{text(c, 'flag')} {text(c, 'from')} -> {text(c, 'to')}" for c in parts(decision, "changes")]
+    if not moved and decision.get("action") == "live":
+        return [f"none: {text(decision, 'message')}"]
     return moved or ["same flags again" if decision.get("action") == "retry" else "same flags"]
 
 
@@ -71,7 +73,7 @@ def result_of(decision: Fields) -> tuple[str, str]:
     if decision.get("action") == "advise":
         return ("stopped", "advised")
     if decision.get("action") == "live":
-        return ("ok", "set")
+        return ("ok", "set") if parts(decision, "changes") else ("attention", "lost")
     verified, outcome = part(decision, "verification"), part(decision, "outcome")
     if verified:
         return _RESULTS.get(text(verified, "effect"), ("unknown", text(verified, "effect")))

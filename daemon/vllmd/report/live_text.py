@@ -22,6 +22,8 @@ def live_rows(instance: Fields) -> list[Row]:
 def set_line(knob: Fields) -> str:
     """Return what is asked for, until when, and what is in force: "max-num-batched-tokens 256 of 2048, …"."""
     asked, launched = number(knob, "asked"), whole(knob, "launched")
+    if off := text(knob, "off", ""):
+        return f"{text(knob, 'flag')} not live: {off}"
     if asked is None:
         return f"{text(knob, 'flag')} {launched}, as launched{_in_force(knob)}"
     until = when(knob, "until")
