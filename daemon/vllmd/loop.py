@@ -162,7 +162,10 @@ class Loop:
     # Serving: assessment → decision → plan
 
     def _act_on(self, assessment: Assessment | None, generation: int) -> None:
-        if (ordered := self.pauses.hold() or self.knobs.hold(self._window.span_s)) is not None:
+        live = self.knobs.hold(self._window.span_s)
+        if live is not None:
+            self._trials.soak_anew()
+        if (ordered := self.pauses.hold() or live) is not None:
             self._journal.hold(ordered, self._now_s)
             return
         if self._trials.look(self._window, generation):

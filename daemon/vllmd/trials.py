@@ -71,6 +71,10 @@ class Trials:
     def clock_was_set(self, by_s: float) -> None:
         """Let a soak begin anew, since spans across that moment mean nothing; a freeze lasts as long as it was to."""
         self._frozen_until_s += by_s
+        self.soak_anew()
+
+    def soak_anew(self) -> None:
+        """Let a soak that is under way begin now: what was served before is no evidence about the change."""
         if self._trial is not None and self._trial.serving_since_s != _NEVER_S:
             self._trial = replace(self._trial, serving_since_s=self._clock.now_s())
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from fakes import FakeLive, MemoryLedger
+from fakes import FakeLive, MemoryLedger, Traffic
 from house import House, house, settings
+from unit.test_loop import SLO, begun, effects, serve
 from vllmd.errors import ControlError
-from vllmd.model.decision import Change
+from vllmd.model.decision import Change, Effect
 from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS
 from vllmd.model.live import Live
 from vllmd.model.orders import Pause, SetLive
@@ -268,6 +269,26 @@ def test_nothing_is_tuned_by_readings_of_another_value() -> None:
     assert knobs.hold(100.0) is not None
     built.tick(after_s=100)
     assert knobs.hold(100.0) is None
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_change_under_verification_is_judged_without_what_was_set(*, paused: bool) -> None:
+    """Its soak begins anew when the hold is over: what another value brought says nothing of it."""
+    built = begun()
+    serve(built, share_slow=0.05, seconds=200)
+    built.drained()
+    built.server.live.offer(max_num_batched_tokens=1024, max_num_seqs=64)
+    built.ready()
+    traffic = Traffic(built.clock, share_slow=0.002)
+    serve(built, 0.002, 30, traffic)
+    set_live(built, MAX_NUM_SEQS, 4, 60)
+    if paused:
+        built.loop.pause(Pause(built.clock.now_s(), built.clock.now_s() + 30, "root"))
+    held_s = 60 + 2.2 * SLO.judge_window_s
+    serve(built, 0.002, held_s + 50, traffic)
+    assert effects(built) == []
+    serve(built, 0.002, 100, traffic)
+    assert effects(built) == [Effect.BETTER]
 
 
 def test_setting_a_value_does_not_close_the_crash_breaker() -> None:
