@@ -1,6 +1,7 @@
 """Real processes under `ServerProcess`: proof of readiness, stalls, stops, and whom it never touches."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -287,7 +288,7 @@ def mode_of(path: str) -> int | None:
 
 
 def test_the_control_block_is_on_record_and_goes_with_its_server(tmp_path: Path) -> None:
-    """The next vllmd finds it by the record, or, where that is lost, by the server's own environment."""
+    """The next vllmd finds it by the record, or, where that is lost or does not say, by the server's environment."""
 
     async def body() -> None:
         process = server(tmp_path, free_port())
@@ -296,11 +297,16 @@ def test_the_control_block_is_on_record_and_goes_with_its_server(tmp_path: Path)
         path = process.live.path
         assert mode_of(path) == 0o600
         by_record = server(tmp_path, free_port()).session.record
+        older = json.loads((tmp_path / "server.json").read_text())
+        del older["block"]
+        (tmp_path / "server.json").write_text(json.dumps(older))
+        by_leader = server(tmp_path, free_port()).session.record
         (tmp_path / "server.json").unlink()
         by_log = server(tmp_path, free_port()).session.record
         assert by_record is not None
+        assert by_leader is not None
         assert by_log is not None
-        assert [by_record.block, by_log.block] == [path, path]
+        assert [by_record.block, by_leader.block, by_log.block] == [path] * 3
         process.stop()
         await event_of(process)
         assert mode_of(path) is None

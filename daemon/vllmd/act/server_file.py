@@ -98,6 +98,7 @@ def completed(record: ServerRecord | None, log_dir: Path) -> ServerRecord | None
     It may be lost, or a vllmd was killed before it could note an engine that has just begun. Nobody but vllmd lets a
     process have the log of a launch as its standard output.
     """
+    record = record and _with_block(record)
     writing = _writers(log_dir)
     if not writing:
         return record
@@ -108,6 +109,13 @@ def completed(record: ServerRecord | None, log_dir: Path) -> ServerRecord | None
     leader = next((process for process in writing if process.pid == session), ProcessId(session, 0))
     log.warning("a server is known by its log alone", generation=generation, pids=[p.pid for p in writing])
     return ServerRecord(boot_id(), generation, leader, tuple(writing), block=variable_of(leader.pid, VARIABLE))
+
+
+def _with_block(record: ServerRecord) -> ServerRecord:
+    """Return the record with its server's block, also where an older vllmd, which knows of none, wrote it meanwhile."""
+    if record.block or record.boot_id != boot_id() or not alive(record.leader):
+        return record
+    return replace(record, block=variable_of(record.leader.pid, VARIABLE))
 
 
 def _writers(log_dir: Path) -> dict[ProcessId, int]:
