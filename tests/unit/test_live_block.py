@@ -1,15 +1,18 @@
 """The daemon's side of the control block: made for a launch, read, written, found again, and removed."""
 
+import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from scheduler_stand_in import NewScheduler
 from vllmd.act.live_block import LiveBlock
 from vllmd.model.flags import BATCHED_TOKENS, DATA_PARALLEL, MAX_NUM_SEQS, Flags
 from vllmd.model.live import LIVE_FLAGS
-from vllmd_shim.block import VARIABLE
+from vllmd_shim.block import BLOCK_BYTES, VARIABLE
 from vllmd_shim.plugin import governed
 
 
@@ -128,3 +131,28 @@ def test_where_the_folder_cannot_be_written_the_server_is_launched_without(block
     (tmp_path / "taken").write_text("")
     assert block.prepare({"A": "1"}, Flags(), tmp_path / "taken", "", wanted=True) == {"A": "1"}
     assert "cannot be prepared" in block.read().knobs[BATCHED_TOKENS].off
+
+
+def blocks_cut_short() -> set[str]:
+    """Return the blocks that lack their last byte."""
+    found = set()
+    for path in Path("/dev/shm").glob("vllmd-*.block"):  # noqa: S108 - where blocks are
+        with suppress(FileNotFoundError):
+            found |= {path.name} if path.stat().st_size == BLOCK_BYTES - 1 else set()
+    return found
+
+
+def test_a_block_that_cannot_be_written_leaves_no_file(block: LiveBlock, tmp_path: Path) -> None:
+    """A full memory, here a file's limit: the server is launched without, and nothing stays behind."""
+    prepared(block, tmp_path)
+    block.remove(block.path)
+    before = blocks_cut_short()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with capture_logs():  # which would be written to a file
+        resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK_BYTES - 1, hard))
+        try:
+            assert prepared(block, tmp_path) == ""
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "cannot be prepared" in block.read().knobs[BATCHED_TOKENS].off
+    assert blocks_cut_short() <= before

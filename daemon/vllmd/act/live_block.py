@@ -111,10 +111,14 @@ def remove_block(path: str) -> None:
 
 
 def _new_file() -> str:
-    """Make a block's file, which only our own user can open."""
+    """Make a block's file, which only our own user can open. OSError where it cannot be written; nothing is left."""
     descriptor, path = tempfile.mkstemp(prefix=_PREFIX, suffix=".block", dir=_MEMORY)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(fresh_bytes())
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(fresh_bytes())
+    except OSError:
+        remove_block(path)
+        raise
     return path
 
 
