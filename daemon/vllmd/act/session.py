@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from vllmd.act.live_block import remove_block
 from vllmd.act.server_file import ServerRecord, completed, leftovers, options_mark, read_record, write_record
 from vllmd.model.server import ProcessId
 from vllmd.observe.gpu import process_name
@@ -73,7 +74,9 @@ class Session:
             self._remember(replace(self.record, left=False))
 
     def disown(self) -> None:
-        """Take what is on record for another's: it is not touched."""
+        """Take what is on record for another's: it is not touched. The control block was ours, and goes."""
+        if self.record is not None:
+            remove_block(self.record.block)
         self.record = None
 
     def note_members(self) -> None:

@@ -53,13 +53,20 @@ def reap_instance(state_dir: Path, grace_s: float, *, keep_left: bool) -> tuple[
             return f"not ours, and left alone: {error}", False
         before = session.living()
         if not before:
+            _remove_block(session)
             return "nothing is left", False
         if keep_left and session.record is not None and session.record.left:
             return f"left to the next vllmd: {named(before)}", False
         words = named(before)
         left = asyncio.run(reap(session, grace_s))
-        if not left and session.record is not None:
-            remove_block(session.record.block)
+        if not left:
+            _remove_block(session)
     finally:
         os.close(lock)
     return (f"cannot be ended: {named(left)}", True) if left else (f"ended: {words}", False)
+
+
+def _remove_block(session: Session) -> None:
+    """Remove the control block of a server of which nothing lives any more."""
+    if session.record is not None:
+        remove_block(session.record.block)
