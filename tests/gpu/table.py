@@ -1,4 +1,4 @@
-"""Make RESULTS.md of what the runs wrote: `python -m gpu.table results.json … faults.json > tests/gpu/RESULTS.md`."""
+"""Make RESULTS.md of what the runs wrote: `python -m gpu.table results.json faults.json live.json > …/RESULTS.md`."""
 
 import json
 import sys
@@ -76,11 +76,43 @@ def faults_document(faults: list[dict[str, Any]]) -> str:
     return "\n\n".join((*parts, "SHA-256 of the server's raw log at that time:", "\n".join(digests)))
 
 
+_LIVE = """# A token budget changed live on a real GPU
+
+The same GPU and vLLM, the 8B shape with compiled graphs, asynchronous scheduling, no prefix caching, launched with
+`--max-num-batched-tokens 8192`; ten clients that each send one request of 3,600 tokens in and 170 out after the other.
+One process throughout: after the first row `vllmd set` moved the budget. ITL are the gaps that the clients saw; the
+last column is the time that vllmd_shim takes of a step, on average since the start. Made by `python -m gpu.live OUT
+MODELS` on the GPU host and `python -m gpu.table OUT/live.json`.
+
+| budget in force | ITL p50, p95, p99, longest, ms | requests a second | failed requests | process | shim, us a step |
+|---|---|---|---|---|---|
+"""
+
+
+def live_row(told: dict[str, Any], first: dict[str, Any]) -> str:
+    """Return one line of the table of budgets."""
+    cells = (
+        str(told["in_force"]),
+        ", ".join(str(told["itl_ms"][name]) for name in ("p50", "p95", "p99", "max")),
+        f"{told['completed'] / told['seconds']:.1f}",
+        str(told["errors"]),
+        "the same" if told["pid"] == first["pid"] else "another",
+        str(told["overhead_us"]),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def live_document(rows: list[dict[str, Any]]) -> str:
+    """Return the part about live budgets: the table, and the digest of the raw log."""
+    table = "\n".join(live_row(told, rows[0]) for told in rows)
+    return f"{_LIVE}{table}\n\nSHA-256 of the server's raw log: `{rows[-1]['log_sha256']}`"
+
+
 def main(names: list[str]) -> None:
     """Print what the files hold."""
     found = [row for name in names for row in json.loads(Path(name).read_text())]
-    failures, faults = [r for r in found if "scenario" in r], [r for r in found if "fault" in r]
-    parts = ((failures, document), (faults, faults_document))
+    failures, faults, live = ([r for r in found if key in r] for key in ("scenario", "fault", "budget"))
+    parts = ((failures, document), (faults, faults_document), (live, live_document))
     print("\n\n".join(make(rows) for rows, make in parts if rows))  # noqa: T201 - its purpose
 
 
