@@ -1,4 +1,4 @@
-"""The control block: one page of memory that a daemon and an engine share, each writing words of its own.
+"""The control block: one page of memory that a daemon, an API server and an engine share, each writing its own words.
 
 Every number is one aligned word of 8 bytes in the host's byte order, written by one store and read by one load, so that
 none is ever read half-written. The file is made at full size by the daemon, written in place, and never truncated: that
@@ -21,7 +21,9 @@ _READS = 100  # of the report while it is being written, which takes microsecond
 
 
 class Word:
-    """The words by their place. Up to ASK_SEQS the daemon writes, from ENGINE_PID on the engine.
+    """The words by their place: up to DRAIN the daemon writes, to OWN_NS the engine, from API_PID on the API server.
+
+    Words are only ever added: one that an older side does not know stays 0.
 
     Plain numbers, no enum: an engine looks some twenty of them up in every step.
     """
@@ -30,6 +32,7 @@ class Word:
     LAYOUT = 1
     ASK_BUDGET = 2  # tokens a step; 0: what was launched
     ASK_SEQS = 3  # active sequences; 0: what was launched
+    DRAIN = 4  # 1: every connection is to end with its next answer
     ENGINE_PID = 8  # as the engine knows itself; 0: none has come
     REPORT = 9  # odd while the report is being written; it grows with each writing
     LAUNCHED_BUDGET = 10  # 0: not live
@@ -46,6 +49,11 @@ class Word:
     SEEN_BUDGET = 21  # what the last step found asked for
     SEEN_SEQS = 22
     OWN_NS = 23  # spent in the shim, in all
+    API_PID = 24  # of the API server, once its requests are counted
+    SHARED = 25  # 1: its port is bound with SO_REUSEPORT
+    IN_FLIGHT = 26  # requests
+    REQUESTS = 27  # that have come, in all
+    KEPT_NS = 28  # CLOCK_MONOTONIC at the end of the last answer whose connection was kept
 
 
 class BlockError(Exception):

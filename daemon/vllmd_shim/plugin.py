@@ -1,4 +1,4 @@
-"""The entry point of vLLM's general plugins: lets the scheduler that vLLM chooses be governed.
+"""The entry point of vLLM's general plugins: lets the scheduler be governed, the port shared, the requests counted.
 
 It is never the reason for a server not starting: whatever fails leaves vLLM as it was, and one line in the log.
 """
@@ -6,21 +6,29 @@ It is never the reason for a server not starting: whatever fails leaves vLLM as 
 import functools
 import importlib
 import os
+import sys
 from contextlib import suppress
 from typing import Any
 
 from vllmd_shim.block import VARIABLE, Block, BlockError, Word, opened
+from vllmd_shim.drain import ask_for_middleware
 from vllmd_shim.governor import Governor, log
+from vllmd_shim.port import share_port
 
 _HOOK = "get_scheduler_cls"  # of vllm.config.SchedulerConfig, from vLLM 0.12
 _MARK = "vllmd_governed"
 
 
 def register() -> None:
-    """Wrap what chooses the scheduler's class. vLLM calls this in each of its processes, maybe more than once."""
+    """Do all of it. vLLM calls this in each of its processes, maybe more than once, first before it reads options."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
+    try:
+        share_port()
+        ask_for_middleware(sys.argv)
+    except Exception as error:  # noqa: BLE001 - of whatever vLLM: the server must start without us
+        log.warning("vllmd_shim does not share the port: %s: %s", type(error).__name__, error)
     try:
         config = importlib.import_module("vllm.config").SchedulerConfig
         chosen = getattr(config, _HOOK, None)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.vllmd_process import free_port
 from vllmd.act.live_block import LiveBlock
 from vllmd.model.flags import BATCHED_TOKENS, Flags
 
@@ -49,6 +50,22 @@ if choose is not None:
 print("serves", "structlog" in sys.modules)
 """
 
+# A server that parses its options and binds its port when its plugins are loaded, as entrypoints/cli/main.py does.
+BINDING_SERVER = """
+import socket, sys
+from importlib.metadata import entry_points
+for plugin in entry_points(group="vllm.general_plugins"):
+    plugin.load()()
+    plugin.load()()
+print("options", sys.argv[1:])
+for address in (("127.0.0.1", int(sys.argv[3])), ("127.0.0.1", 0)):
+    with socket.socket() as bound:
+        bound.bind(address)
+        print(address[1] and "the server's", bound.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT))
+module, name = sys.argv[-1].partition("=")[2].rsplit(".", 1)
+print("middleware", getattr(__import__(module, fromlist=[name]), name)(print))
+"""
+
 
 @pytest.fixture
 def block() -> Iterator[LiveBlock]:
@@ -65,7 +82,7 @@ def served(folder: Path, block: LiveBlock, config: str, broken: str | None = Non
     (package / "__init__.py").write_text("")
     (package / "config.py").write_text(config)
     own = {"PYTHONPATH": f"{folder / 'site'}:{TESTS}"}
-    environment = block.prepare(own, Flags(), folder / "plugin", "", wanted=True)
+    environment = block.prepare(own, Flags(), folder / "plugin", "", address="", wanted=True)
     if broken is not None:
         (folder / "plugin" / "vllmd_shim" / "plugin.py").write_text(broken)
     block.ask(BATCHED_TOKENS, 256)
@@ -104,3 +121,20 @@ def test_a_scheduler_that_cannot_be_subclassed_serves(tmp_path: Path, block: Liv
     told = served(tmp_path, block, FINAL_CONFIG)
     assert "total_num_scheduled_tokens=1000) 2048" in told
     assert "no subclass" in block.read().knobs[BATCHED_TOKENS].off
+
+
+def test_the_port_is_shared_and_the_requests_are_counted(tmp_path: Path, block: LiveBlock) -> None:
+    """SO_REUSEPORT comes to the server's address alone, and vLLM's own option for a middleware to its options, once."""
+    program = tmp_path / "server.py"
+    program.write_text(BINDING_SERVER)
+    port = free_port()
+    assert block.traffic() is None
+    environment = block.prepare({}, Flags(), tmp_path / "plugin", "", address=f"127.0.0.1:{port}", wanted=True)
+    command = (sys.executable, str(program), "serve", "model", str(port))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+    told = done.stdout.splitlines()
+    assert told[0] == f"options ['serve', 'model', '{port}', '--middleware=vllmd_shim.drain.Drain']"
+    assert told[1:3] == ["the server's 1", "0 0"]
+    traffic = block.traffic()
+    assert traffic is not None
+    assert (traffic.in_flight, traffic.kept_s, traffic.shared_port) == (0, 0.0, True)

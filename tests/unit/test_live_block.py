@@ -26,7 +26,7 @@ def block() -> Iterator[LiveBlock]:
 
 def prepared(block: LiveBlock, folder: Path, former: str = "", *, wanted: bool = True, **environment: str) -> str:
     """Prepare a launch; return the path that the server is told, empty for none."""
-    return block.prepare(environment, Flags(), folder, former, wanted=wanted).get(VARIABLE, "")
+    return block.prepare(environment, Flags(), folder, former, address="", wanted=wanted).get(VARIABLE, "")
 
 
 def test_a_value_goes_to_the_engine_and_comes_back_confirmed(block: LiveBlock, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_why_nothing_is_live_is_told(block: LiveBlock, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "told"), [("1", True), ("2", False)])
 def test_engines_that_would_share_a_block_get_none(block: LiveBlock, tmp_path: Path, size: str, *, told: bool) -> None:
     """Data parallel engines of a dense model do not know of each other; the launch's flags do."""
-    environment = block.prepare({}, Flags(((DATA_PARALLEL, size),)), tmp_path, "", wanted=True)
+    environment = block.prepare({}, Flags(((DATA_PARALLEL, size),)), tmp_path, "", address="", wanted=True)
     assert (VARIABLE in environment) is told
     assert ("a block is of one engine" in block.read().knobs[BATCHED_TOKENS].off) is not told
 
@@ -129,7 +129,7 @@ def test_a_block_goes_with_its_server(block: LiveBlock, tmp_path: Path) -> None:
 def test_where_the_folder_cannot_be_written_the_server_is_launched_without(block: LiveBlock, tmp_path: Path) -> None:
     """A file in the folder's place: no variable, no changed path, and the reason."""
     (tmp_path / "taken").write_text("")
-    assert block.prepare({"A": "1"}, Flags(), tmp_path / "taken", "", wanted=True) == {"A": "1"}
+    assert block.prepare({"A": "1"}, Flags(), tmp_path / "taken", "", address="", wanted=True) == {"A": "1"}
     assert "cannot be prepared" in block.read().knobs[BATCHED_TOKENS].off
 
 

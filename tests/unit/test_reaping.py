@@ -46,7 +46,7 @@ def test_the_job_says_whether_another_vllmd_comes(tmp_path: Path, result: str, j
 def block(tmp_path: Path) -> Iterator[Path]:
     """Leave the record of a server that has ended, with its control block."""
     made = LiveBlock()
-    made.prepare({}, Flags(), tmp_path / "plugin", "", wanted=True)
+    made.prepare({}, Flags(), tmp_path / "plugin", "", address="", wanted=True)
     write_record(tmp_path / RECORD_NAME, ServerRecord(boot_id(), 1, NOBODY, block=made.path))
     yield Path(made.path)
     made.remove(made.path)

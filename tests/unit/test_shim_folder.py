@@ -58,5 +58,5 @@ def test_the_operators_choice_of_plugins_is_respected(environment: dict[str, str
 
 def test_the_operators_python_path_is_kept(tmp_path: Path) -> None:
     """Our folder comes first, the operator's own after it; nothing else of the environment changes."""
-    assert with_shim({"A": "1"}, tmp_path, "V", "/b") == {"A": "1", "PYTHONPATH": str(tmp_path), "V": "/b"}
-    assert with_shim({"PYTHONPATH": "/x:/y"}, tmp_path, "V", "/b")["PYTHONPATH"] == f"{tmp_path}:/x:/y"
+    assert with_shim({"A": "1"}, tmp_path, {"V": "/b"}) == {"A": "1", "PYTHONPATH": str(tmp_path), "V": "/b"}
+    assert with_shim({"PYTHONPATH": "/x:/y"}, tmp_path, {"V": "/b"})["PYTHONPATH"] == f"{tmp_path}:/x:/y"

@@ -13,8 +13,9 @@ import structlog
 
 from vllmd.act.shim_folder import kept_out, with_shim, write_shim
 from vllmd.model.flags import BATCHED_TOKENS, DATA_PARALLEL, MAX_NUM_SEQS, Flags
-from vllmd.model.live import Heartbeat, Knob, Live
+from vllmd.model.live import Heartbeat, Knob, Live, Traffic
 from vllmd_shim.block import VARIABLE, Block, BlockError, Word, fresh_bytes, opened
+from vllmd_shim.port import ADDRESS
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - tmpfs: an engine's step must not wait for a disk; the file's name is random
 _PREFIX = "vllmd-"
@@ -39,9 +40,12 @@ class LiveBlock:
         self._off = _NOT_LOADED  # why there is no block, or nobody comes to it
 
     def prepare(
-        self, environment: Mapping[str, str], flags: Flags, folder: Path, former: str, *, wanted: bool
+        self, environment: Mapping[str, str], flags: Flags, folder: Path, former: str, *, address: str, wanted: bool
     ) -> Mapping[str, str]:
-        """Return the environment of a new launch; `former` is the block of the one before, which is removed."""
+        """Return the environment of a new launch that binds this address (HOST:PORT).
+
+        `former` is the block of the launch before, which is removed.
+        """
         self.remove(self.path)  # of a launch that could not be spawned
         self.remove(former)
         reason = _of_several(flags) or kept_out(environment) if wanted else _OFF
@@ -57,7 +61,7 @@ class LiveBlock:
             self._off = f"vllmd_shim cannot be prepared: {error}"
             log.warning("the server is launched without vllmd_shim", reason=str(error))
             return environment
-        return with_shim(environment, folder, VARIABLE, self.path)
+        return with_shim(environment, folder, {VARIABLE: self.path, ADDRESS: address})
 
     def take_over(self, path: str) -> None:
         """Go on with the block of a launch by an earlier vllmd."""
@@ -69,6 +73,7 @@ class LiveBlock:
         except (OSError, BlockError) as error:
             self._off = f"its block is lost, so that only a restart of the server ends what was set: {error}"
             log.warning("the server's block cannot be read", reason=str(error))
+        self.drain(on=False)  # of a restart that the earlier vllmd did not come to carry out
 
     def remove(self, path: str) -> None:
         """Leave the present block, and remove the file of one whose server has ended."""
@@ -95,6 +100,19 @@ class LiveBlock:
         if self._block is not None:
             _, asked, *_ = _WORDS[flag]
             self._block.words[asked] = value or 0
+
+    def drain(self, *, on: bool) -> None:
+        """Let every connection end with its next answer, or no longer."""
+        if self._block is not None:
+            self._block.words[Word.DRAIN] = int(on)
+
+    def traffic(self) -> Traffic | None:
+        """Return what the API server tells of its requests now; None where it does not."""
+        words = self._block.words if self._block is not None else None
+        if words is None or not words[Word.API_PID]:
+            return None
+        in_flight = words[Word.IN_FLIGHT]  # before what it writes before it
+        return Traffic(in_flight, words[Word.KEPT_NS] * _NS, shared_port=bool(words[Word.SHARED]))
 
 
 def _of_several(flags: Flags) -> str | None:

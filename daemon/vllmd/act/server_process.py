@@ -286,8 +286,9 @@ class ServerProcess:
         try:
             folder, former = self._launcher.state_dir / SHIM_FOLDER, self.session.record
             block = former.block if former else ""
+            address = f"{self._launcher.host}:{self._launcher.port}"
             environment = self.live.prepare(
-                self._launcher.environment, launch.flags, folder, block, wanted=self._launcher.shim
+                self._launcher.environment, launch.flags, folder, block, address=address, wanted=self._launcher.shim
             )
             record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)
             return await spawn(launch.argv, environment, output, record)

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 PLUGIN = "vllmd_shim"  # the entry point's name, which VLLM_PLUGINS may name
-_MODULES = ("__init__.py", "block.py", "clamp.py", "governor.py", "plugin.py")
+_MODULES = ("__init__.py", "block.py", "clamp.py", "drain.py", "governor.py", "plugin.py", "port.py")
 _METADATA = f"{PLUGIN}-1.dist-info"
 _TEXTS = {
     f"{_METADATA}/METADATA": "Metadata-Version: 2.1\nName: vllmd_shim\nVersion: 1\n",
@@ -38,8 +38,8 @@ def kept_out(environment: Mapping[str, str]) -> str | None:
     return f"VLLM_PLUGINS of the server's environment does not name {PLUGIN}"
 
 
-def with_shim(environment: Mapping[str, str], folder: Path, variable: str, block: str) -> dict[str, str]:
-    """Return the environment with the folder in front of the operator's own PYTHONPATH, and the block's path."""
+def with_shim(environment: Mapping[str, str], folder: Path, told: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the folder in front of the operator's own PYTHONPATH, and what the shim is told."""
     found = environment.get("PYTHONPATH")
     python_path = f"{folder}{os.pathsep}{found}" if found else str(folder)
-    return {**environment, "PYTHONPATH": python_path, variable: block}
+    return {**environment, "PYTHONPATH": python_path, **told}

@@ -41,6 +41,18 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the API server tells of its requests: how many are in flight, and whether its port can be shared.
+
+    `kept_s`: when the last answer ended whose connection was kept, by the monotonic clock; 0 if none was.
+    """
+
+    in_flight: int
+    kept_s: float
+    shared_port: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """What the running generation offers. `heartbeat` None: none can be had, or no step was made yet."""
 
