@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 
+from vllmd_shim.drain import requests_of_launch
 from vllmd_sim import failures
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.engine_client import EngineClient
@@ -47,7 +48,7 @@ class ApiServer:
         told = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, told.set)
-        http = HttpServer(self._traffic.answer, self._console.uvicorn)
+        http = HttpServer(self._traffic.answer, self._console.uvicorn, requests_of_launch())
         listening = await asyncio.start_server(http.connected, sock=self._listener, backlog=_BACKLOG)
         self._say_ready()
         self._engine.send({"serving": True})

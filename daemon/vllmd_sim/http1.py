@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-_KEEP_ALIVE_S = 5.0  # uvicorn's default
+from vllmd_shim.drain import Requests
+
+_KEEP_ALIVE_S = float(os.environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "5"))  # vLLM's own (envs.py)
 _BODY_S = 30.0  # a client that does not send its body in this time is dropped
 _BODY_LIMIT = 64 * 2**20
 
@@ -48,11 +51,15 @@ AccessLog = Callable[[str], None]
 
 
 class HttpServer:
-    """Answers every connection with one handler. `log` gets one line an answer, as uvicorn writes it."""
+    """Answers every connection with one handler. `log` gets one line an answer, as uvicorn writes it.
 
-    def __init__(self, handler: Handler, log: AccessLog) -> None:
+    `requests` counts them, and says when a connection is to end with its answer: the part of the shim's middleware.
+    """
+
+    def __init__(self, handler: Handler, log: AccessLog, requests: Requests | None = None) -> None:
         self._handler = handler
         self._log = log
+        self._requests = requests
         self._idle: set[asyncio.StreamWriter] = set()
         self._busy: set[asyncio.StreamWriter] = set()
         self._calm = asyncio.Event()
@@ -95,15 +102,28 @@ class HttpServer:
                 return
             self._idle.discard(writer)
             self._busy.add(writer)
-            keep = await self._answer(request, writer)
+            keep = await self._counted(request, writer)
             self._busy.discard(writer)
+
+    async def _counted(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request, counted; return whether the connection is kept."""
+        if self._requests is None:
+            return await self._answer(request, writer)
+        self._requests.begin()
+        keep = False
+        try:
+            keep = await self._answer(request, writer)
+        finally:
+            self._requests.end(kept=keep)
+        return keep
 
     async def _answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
         response = await self._handler(request)
         host, port = writer.get_extra_info("peername")[:2]
         phrase = HTTPStatus(response.status).phrase
         self._log(f'{host}:{port} - "{request.method} {request.path} HTTP/1.1" {response.status} {phrase}')
-        keep = request.headers.get("connection", "").lower() != "close" and not self._closing
+        ending = self._closing or (self._requests is not None and self._requests.draining)
+        keep = request.headers.get("connection", "").lower() != "close" and not ending
         await _write(writer, response, keep=keep)
         return keep
 

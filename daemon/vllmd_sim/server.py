@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 
+from vllmd_shim.port import share_port
 from vllmd_sim import failures, refusals, v0
 from vllmd_sim.api import ENGINE_GRACE_S, ApiServer
 from vllmd_sim.config import EngineConfig, resolve
@@ -27,6 +28,7 @@ TERMINATED = -signal.SIGINT  # Python ends by SIGINT on a KeyboardInterrupt that
 async def serve(args: argparse.Namespace, host: Host) -> int:
     """Run one server from its banner to its end; returns its exit code, TERMINATED for a SIGTERM before it served."""
     console = Console(API_SERVER, host.version)
+    share_port()  # as vLLM's plugins are loaded before it binds
     starter = Starter(args, of_this_launch(host, non_default(args)), console)
     starting = asyncio.create_task(starter.start())
     for number in (signal.SIGTERM, signal.SIGINT):
