@@ -74,6 +74,7 @@ class FakeServer:
         self.launches: list[Launch] = []
         self.living: Launch | None = None
         self.stopping = False
+        self.waiting = False  # whether connections wait for the next launch
         self.hung: Hung | None = None
         self.left_behind = Left()
         self.adopted: list[Launch] = []
@@ -104,6 +105,15 @@ class FakeServer:
     def stop(self) -> None:
         """Begin to stop."""
         self.stopping = True
+        self.waiting = False
+
+    def restart(self) -> None:
+        """Begin to stop; connections wait."""
+        self.stopping = self.waiting = True
+
+    def release(self) -> None:
+        """Let none wait."""
+        self.waiting = False
 
     def end(self, silent_s: float, reason: str) -> None:
         """Begin to end a server that hangs."""

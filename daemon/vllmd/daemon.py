@@ -14,7 +14,8 @@ from typing import Any
 import structlog
 
 from vllmd.act.launch_logs import last_generation, log_path
-from vllmd.act.server_process import Launcher, ServerProcess
+from vllmd.act.launcher import Launcher
+from vllmd.act.server_process import ServerProcess
 from vllmd.clock import SystemClock
 from vllmd.config.fixed import fixed_changes
 from vllmd.decide.propose import Policy

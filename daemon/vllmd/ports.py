@@ -59,6 +59,12 @@ class Server(Protocol):
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
 
+    def restart(self) -> None:
+        """Drain and stop the current launch, while connections wait for the next; Exited(asked=True) follows."""
+
+    def release(self) -> None:
+        """Let no connection wait any longer for a next launch."""
+
     def end(self, silent_s: float, reason: str) -> None:
         """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""
 

@@ -204,7 +204,7 @@ class Supervisor:
         """Drain and stop the server, then launch."""
         self._coming = following
         self._move(ServerState.DRAINING, message)
-        self._server.stop()
+        self._server.restart()
 
     def wait(self, following: Next, message: str) -> None:
         """Launch when it is due: at once if that is now."""
@@ -215,6 +215,7 @@ class Supervisor:
     def hold(self, message: str) -> None:
         """Keep the server down until somebody acts."""
         self._coming = None
+        self._server.release()
         self._move(ServerState.HELD, message)
 
     def stop(self) -> None:
@@ -225,6 +226,7 @@ class Supervisor:
                 self._move(ServerState.DRAINING, "stopping")
             self._server.stop()
         elif self.life.state is not ServerState.STOPPED:
+            self._server.release()
             self._move(ServerState.STOPPED, "stopped")
 
     def end(self, silent_s: float, reason: str) -> None:

@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from e2e.vllmd_process import free_port
+from vllmd.act.launcher import Launcher
 from vllmd.act.server_file import ServerRecord, leftovers, write_record
-from vllmd.act.server_process import Launcher, ServerProcess
+from vllmd.act.server_process import ServerProcess
 from vllmd.clock import SystemClock
 from vllmd.model.flags import Flags
 from vllmd.model.server import Exited, Hung, Launch, LaunchRefused, ProcessId, Ready, ServerEvent, Spawned, StartStalled
@@ -64,7 +65,16 @@ async def always() -> bool:
 def server(folder: Path, port: int, start_timeout_s: float = 60.0) -> ServerProcess:
     """Return a server whose health check is always answered well: only the proof of ownership is left."""
     launcher = Launcher(
-        folder, dict(os.environ), "127.0.0.1", port, start_timeout_s, 60.0, drain_timeout_s=0.1, keep_logs=3, mask=str
+        folder,
+        dict(os.environ),
+        "127.0.0.1",
+        port,
+        start_timeout_s,
+        60.0,
+        drain_timeout_s=0.1,
+        hold_timeout_s=5.0,
+        keep_logs=3,
+        mask=str,
     )
     return ServerProcess(launcher, SystemClock(), NoGpu(), always)
 

@@ -29,6 +29,7 @@ def test_the_page_has_the_real_defaults() -> None:
     durations = {
         "engine.start_timeout": default.engine.start_timeout_s,
         "engine.drain_timeout": default.engine.drain_timeout_s,
+        "engine.hold_timeout": default.engine.hold_timeout_s,
         "engine.scrape_interval": default.engine.scrape_interval_s,
         "slo.judge_window": default.slo.judge_window_s,
         "budget.soak": default.budget.soak_s,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fakes import FakeClock
+from vllmd.act.launcher import LOG_FOLDER, RECORD_NAME
 from vllmd.act.live_block import LiveBlock
 from vllmd.act.server_file import ServerRecord, write_record
-from vllmd.act.server_process import LOG_FOLDER, RECORD_NAME
 from vllmd.act.session import Session
 from vllmd.cli.reaping import Stop, reap_instance, stop_of
 from vllmd.model.flags import Flags

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import structlog
+
 from vllmd.model.plain import plain
 from vllmd.model.server import Hung
 from vllmd.model.snapshot import Gpu
@@ -17,12 +19,19 @@ _PROCESSES = 64  # an API server, an engine and a worker a GPU; a tree of thousa
 _THREAD_KINDS = 8
 _MIB = 2**20
 
+log = structlog.get_logger()
 
-def write_evidence(path: Path, text: str) -> None:
-    """Write the file, readable by its owner only. OSError where it cannot be written."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode=0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+
+def keep_evidence(path: Path, generation: int, text: str) -> None:
+    """Write the file, readable by its owner only, and say where it is; where it cannot be written, that is said."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode=0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        log.warning("the evidence of a hang cannot be written", path=str(path), reason=str(error))
+    else:
+        log.warning("the server hangs and is ended", generation=generation, evidence=str(path))
 
 
 def evidence_text(

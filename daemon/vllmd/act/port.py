@@ -3,9 +3,10 @@
 import errno
 import os
 import socket
+from collections.abc import Iterable
 
 from vllmd.observe.gpu import process_name
-from vllmd.observe.processes import listeners, socket_owners
+from vllmd.observe.processes import socket_owners
 
 
 def is_free(host: str, port: int) -> bool:
@@ -20,7 +21,7 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def holders(port: int) -> dict[int, str]:
-    """Return {pid: name} of the processes that listen on a port and that we may see; empty for another user's."""
+def holders(inodes: Iterable[int]) -> dict[int, str]:
+    """Return {pid: name} of the processes that hold these sockets and that we may see; empty for another user's."""
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
-    return {pid: process_name(pid) for pid in sorted(socket_owners(listeners(port), pids))}
+    return {pid: process_name(pid) for pid in sorted(socket_owners(inodes, pids))}

@@ -8,8 +8,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ import structlog
 
 from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.ending import ended_process
-from vllmd.act.evidence import evidence_text, write_evidence
+from vllmd.act.evidence import evidence_text, keep_evidence
 from vllmd.act.launch_logs import evidence_path, log_path, open_log
+from vllmd.act.launcher import Launcher
 from vllmd.act.live_block import LiveBlock
+from vllmd.act.planned_restart import PlannedRestart
 from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
@@ -46,8 +47,6 @@ from vllmd.ports import Clock, GpuReader
 
 log = structlog.get_logger()
 
-RECORD_NAME = "server.json"
-LOG_FOLDER = "logs"
 SHIM_FOLDER = Path("shim", "plugin")
 
 _POLL_S = 0.2  # between looks at a start
@@ -57,32 +56,6 @@ _GPU_WAIT_S = 60.0  # for the driver to give the memory of dead processes back
 _STOP_GRACE_S = 20.0  # beyond the drain: vLLM's worker grace 5 s + 4 s + 5 s, and its teardown (4.4 s on an H200)
 _START_STOP_GRACE_S = 10.0  # SIGTERM late in a start is ignored
 _BUSY_FACTOR = 6  # a start whose only sign is CPU (a long compilation) is given this many start timeouts
-
-
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """What every launch of an instance has in common. Times in seconds."""
-
-    state_dir: Path
-    environment: Mapping[str, str]
-    host: str  # the address that the server binds; empty for all
-    port: int
-    start_timeout_s: float
-    stall_timeout_s: float
-    drain_timeout_s: float
-    keep_logs: int
-    mask: Callable[[str], str]  # secrets of text that is kept
-    shim: bool = True  # whether vllmd_shim comes into the server's processes
-
-    @property
-    def record_path(self) -> Path:
-        """Where the identities of the server's processes are kept."""
-        return self.state_dir / RECORD_NAME
-
-    @property
-    def log_dir(self) -> Path:
-        """Where the logs of the launches are."""
-        return self.state_dir / LOG_FOLDER
 
 
 class ServerProcess:
@@ -112,6 +85,8 @@ class ServerProcess:
         self._hung: Hung | None = None  # told when the launch has been ended for it
         self.session = Session(launcher.record_path, launcher.log_dir, clock)
         self.live = LiveBlock()
+        self._following = False  # whether another launch is to follow the stop
+        self._planned = PlannedRestart(self.live, clock)
 
     async def events(self) -> ServerEvent:
         """Wait for the next event; a bug in a launch's task is raised here."""
@@ -151,7 +126,7 @@ class ServerProcess:
             raise RuntimeError("a launch is under way")
         self._stopping, self._hurried, self._hanging = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._generation, self._hung, self._child = launch.generation, None, None
-        self._served = False
+        self._served = self._following = False
         self._task = asyncio.create_task(task)
         self._task.add_done_callback(self._task_ended)
 
@@ -161,7 +136,20 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
+        self.release()
         self._stopping.set()
+
+    def restart(self) -> None:
+        """Drain and stop the current launch for another one to follow; Exited(asked=True) follows.
+
+        Where it can be, the port is parked until the next one serves, or `release`.
+        """
+        self._following = True
+        self._stopping.set()
+
+    def release(self) -> None:
+        """Let no connection wait any longer for a next launch."""
+        self._planned.release()
 
     def end(self, silent_s: float, reason: str) -> None:
         """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""
@@ -251,15 +239,20 @@ class ServerProcess:
         self.session.note_orphans()
 
     def _port_is_free(self) -> bool:
+        if self._planned.parked:
+            return not self._planned.other_listeners(self._launcher.port)
         return is_free(self._launcher.host, self._launcher.port)
 
     def _port_is_decided(self) -> bool:
         """Whether the port is free, or a process has it that is seen and is not ours: no use in waiting for that."""
-        return self._port_is_free() or any(not self.session.is_ours(pid) for pid in holders(self._launcher.port))
+        return self._port_is_free() or any(not self.session.is_ours(pid) for pid in self._holders_of_the_port())
+
+    def _holders_of_the_port(self) -> dict[int, str]:
+        return holders(self._planned.other_listeners(self._launcher.port))
 
     def _who_has_the_port(self) -> tuple[str, str]:
         """Return the reason in words, and the holder."""
-        found = holders(self._launcher.port)
+        found = self._holders_of_the_port()
         who = ", ".join(f"pid {pid} {name}" for pid, name in found.items()) or "a process that cannot be seen"
         return f"port {self._launcher.port} is taken by {who}, which is not ours", who
 
@@ -286,9 +279,13 @@ class ServerProcess:
         try:
             folder, former = self._launcher.state_dir / SHIM_FOLDER, self.session.record
             block = former.block if former else ""
-            address = f"{self._launcher.host}:{self._launcher.port}"
             environment = self.live.prepare(
-                self._launcher.environment, launch.flags, folder, block, address=address, wanted=self._launcher.shim
+                self._launcher.environment,
+                launch.flags,
+                folder,
+                block,
+                address=self._launcher.address,
+                wanted=self._launcher.shim,
             )
             record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)
             return await spawn(launch.argv, environment, output, record)
@@ -311,6 +308,7 @@ class ServerProcess:
                 if stalled is None:
                     self.session.note_members()
                     self.session.ready()
+                    self.release()
                     await self._events.put(Ready(launch.generation))
                     await asyncio.wait({ended, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
             hung = stalled or self._hung
@@ -319,6 +317,8 @@ class ServerProcess:
                 await self._keep_evidence(launch, stalled)
                 await self._end_at_once(ended)
             elif not ended.done():
+                if serving and self._following:
+                    await self._park_and_drain(launch, ended)
                 await self._terminate(ended, serving=serving)
         finally:
             for task in (ended, stopping, hanging, start):
@@ -359,6 +359,15 @@ class ServerProcess:
             return False
         return bool(socket_owners(inodes, [p.pid for p in session_members(record.leader.pid)]))
 
+    async def _park_and_drain(self, launch: Launch, ended: "asyncio.Future[None]") -> None:
+        """Let new connections wait for the next launch, and this one finish what it has."""
+        launcher, limits = self._launcher, self._launcher.restart_limits
+        if not self._planned.park(launcher.host, launcher.port, launch.flags, limits):
+            return
+        hurried = asyncio.ensure_future(self._hurried.wait())
+        await self._planned.drain(limits, {ended, hurried})
+        hurried.cancel()
+
     async def _terminate(self, ended: "asyncio.Future[None]", *, serving: bool, asked: bool = False) -> None:
         """SIGTERM the leader only: engine and workers have handlers of their own that would break its drain.
 
@@ -367,7 +376,8 @@ class ServerProcess:
         self.session.ending()
         if self.session.record is not None and not asked:
             signal_process(self.session.record.leader, signal.SIGTERM)
-        grace_s = self._launcher.drain_timeout_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
+        drain_s = 0.0 if self._planned.parked else self._launcher.drain_timeout_s  # a parked one is drained already
+        grace_s = drain_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
         hurried = asyncio.ensure_future(self._hurried.wait())
         either: set[asyncio.Future[Any]] = {ended, hurried}
         await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
@@ -384,12 +394,7 @@ class ServerProcess:
         """Write down what a server that hangs is doing, before nothing of it is left; a failure costs the file only."""
         self.session.note_members()
         folder, mask = self._launcher.log_dir, self._launcher.mask
-        path = evidence_path(folder, launch.generation)
         lines = read_for_diagnosis(log_path(folder, launch.generation))
         processes, gpus = read_states(self.session.living()), await self._gpu.read()
-        try:
-            write_evidence(path, evidence_text(hung, self._clock.now_s(), processes, gpus, lines, mask))
-        except OSError as error:
-            log.warning("the evidence of a hang cannot be written", path=str(path), reason=str(error))
-        else:
-            log.warning("the server hangs and is ended", generation=launch.generation, evidence=str(path))
+        text = evidence_text(hung, self._clock.now_s(), processes, gpus, lines, mask)
+        keep_evidence(evidence_path(folder, launch.generation), launch.generation, text)

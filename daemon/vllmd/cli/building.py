@@ -9,8 +9,8 @@ from pathlib import Path
 import structlog
 
 from vllmd.act.environment import child_environment
+from vllmd.act.launcher import Launcher
 from vllmd.act.secrets_file import write_secrets
-from vllmd.act.server_process import Launcher
 from vllmd.cli.command_findings import command_findings
 from vllmd.cli.places import Caller, places
 from vllmd.config.env_file import read_env_file
@@ -72,6 +72,7 @@ def configuration_of(settings: Settings, environ: Mapping[str, str], state_dir: 
         start_timeout_s=engine.start_timeout_s,
         stall_timeout_s=engine.stall_timeout_s,
         drain_timeout_s=engine.drain_timeout_s,
+        hold_timeout_s=engine.hold_timeout_s,
         keep_logs=settings.log.engine_keep,
         mask=instance.masker.mask,
         shim=engine.shim,

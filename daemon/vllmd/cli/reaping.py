@@ -7,8 +7,8 @@ from pathlib import Path
 
 from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.ending import reap
+from vllmd.act.launcher import LOG_FOLDER, RECORD_NAME
 from vllmd.act.live_block import remove_block
-from vllmd.act.server_process import LOG_FOLDER, RECORD_NAME
 from vllmd.act.session import Session, named
 from vllmd.clock import SystemClock
 from vllmd.daemon import lock_instance

@@ -32,6 +32,7 @@ class Engine:
     env_file: str | None = None
     start_timeout_s: float = 1200.0  # since the last sign of progress
     drain_timeout_s: float = 60.0
+    hold_timeout_s: float = 120.0  # of a planned restart, from when connections begin to wait
     # With work to do and nothing moving. The longest honest silence seen is 3 s (an 8,000-token prefill on an H200).
     stall_timeout_s: float = 120.0
     canary_s: float | None = None  # how long it rests before it is sent a canary; None: never
