@@ -1,6 +1,7 @@
 """A parked port on a real kernel: what is sent meanwhile is served by the next listener, request and all."""
 
 import errno
+import select
 import socket
 from collections.abc import Iterator
 
@@ -91,7 +92,7 @@ def test_a_port_that_is_released_early_gives_what_waits_back() -> None:
 
 
 def test_a_second_parking_works_as_the_first() -> None:
-    """The program of the first one stays with the listeners, and still means the parked one."""
+    """Nothing of the first one stays with the listeners, which then share connections as the kernel has it."""
     old = listening("127.0.0.1")
     port = old.getsockname()[1]
     for _ in range(3):
@@ -102,6 +103,12 @@ def test_a_second_parking_works_as_the_first() -> None:
             old = listening("127.0.0.1", port)
             parked.close()
             assert answered(old, 1) == [b"held"]
+    with listening("127.0.0.1", port) as another:
+        clients = [asking("127.0.0.1", port, b"x") for _ in range(64)]
+        readable, _, _ = select.select([old, another], [], [], 0)
+        assert len(readable) == 2
+        for client in clients:
+            client.close()
     old.close()
 
 

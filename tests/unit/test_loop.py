@@ -296,6 +296,23 @@ def test_a_stop_while_draining_for_a_restart_stays_stopped() -> None:
     assert built.server.living is None
 
 
+def test_connections_wait_for_the_next_launch_and_for_nothing_else() -> None:
+    """They wait through a restart, also through a next server that fails; not for one that is stopped or held."""
+    built = begun()
+    built.loop.restart()
+    assert built.server.waiting
+    built.loop.stop()
+    assert not built.server.waiting
+    built = begun()
+    built.loop.restart()
+    built.drained()
+    assert built.state == ServerState.STARTING
+    assert built.server.waiting
+    built.loop.on_event(LaunchRefused(built.server.ended(), "port-taken", "pid 5 nginx has it", "pid 5 nginx"))
+    assert built.state == ServerState.HELD
+    assert not built.server.waiting
+
+
 def test_events_of_an_earlier_launch_are_ignored() -> None:
     """A late word about generation 1 does not touch generation 2."""
     built = begun()

@@ -9,6 +9,7 @@ import ctypes
 import os
 import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,8 @@ BACKLOG = 4096  # connections that wait; the kernel allows net.core.somaxconn, 4
 _MIGRATES = Path("/proc/sys/net/ipv4/tcp_migrate_req")  # of our own network namespace; since Linux 5.14
 _LONGEST_QUEUE = Path("/proc/sys/net/core/somaxconn")
 
-_SO_ATTACH_REUSEPORT_CBPF = 51  # include/uapi/asm-generic/socket.h; Python has no name for it
+_SO_ATTACH_REUSEPORT_CBPF = 51  # include/uapi/asm-generic/socket.h; Python has no names for these
+_SO_DETACH_REUSEPORT_BPF = 68
 _RETURN = 0x06  # BPF_RET | BPF_K of include/uapi/linux/bpf_common.h
 # Listeners are numbered as they came. The one that closes gives its number to the last one (net/core/sock_reuseport.c):
 # old 0, parked 1; then parked 0, next 1. Where nobody has number 1 the kernel chooses among those that are there.
@@ -97,7 +99,9 @@ class ParkedPort:
         return int(struct.unpack_from("I", told, _QUEUED_AT)[0])
 
     def close(self) -> None:
-        """Give what waits to the listener that is left."""
+        """Give what waits to the listener that is left, and leave the choice to the kernel, as it was."""
+        with suppress(OSError):
+            self.listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_REUSEPORT_BPF, 0)
         self.listener.close()
 
 

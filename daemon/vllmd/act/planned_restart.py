@@ -5,11 +5,12 @@
 
 Each step has its limit: draining drain_timeout (what is still in flight then is cut), the server's end and the start of
 the next one those of every launch, all of it hold_timeout (then 503). The way back is always the same: `release` closes
-the parked port, and what waits goes to the server that listens. A next server that fails changes nothing here: the one
-after it gets what waits.
+the parked port, and what waits goes to the server that listens; it gets 503 where none does. A next server that fails
+changes nothing here: the one after it gets what waits.
 """
 
 import asyncio
+import socket
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,7 +27,7 @@ from vllmd.act.parked_port import (
     longest_queue,
     parking_refused,
 )
-from vllmd.act.refusal import hang_up, refuse
+from vllmd.act.refusal import AT_ONCE, hang_up, refuse
 from vllmd.model.flags import Flags, api_servers
 from vllmd.observe.processes import listeners
 from vllmd.ports import Clock
@@ -63,8 +64,11 @@ class PlannedRestart:
         self._clock = clock
         self._parked: ParkedPort | None = None
         self._parked_s = 0.0
+        self._port = 0
+        self._tls = False
         self._too_long: asyncio.TimerHandle | None = None
-        self._refusing: asyncio.Task[asyncio.Server] | None = None
+        self._refusing: asyncio.Task[None] | None = None
+        self._answers: set[asyncio.Task[None]] = set()  # 503s that are being sent
         self.step = Step.OPEN
 
     @property
@@ -90,8 +94,8 @@ class PlannedRestart:
         if (longest := longest_queue()) < BACKLOG:
             log.warning("few connections can wait: net.core.somaxconn is low", connections=longest)
         self.step, self._parked_s = Step.DRAINING, self._clock.monotonic_s()
-        tls = "ssl-certfile" in flags
-        self._too_long = asyncio.get_running_loop().call_later(limits.hold_s, self._held_for_too_long, tls)
+        self._port, self._tls = port, "ssl-certfile" in flags
+        self._too_long = asyncio.get_running_loop().call_later(limits.hold_s, self._held_for_too_long)
         return True
 
     def _facts(self, flags: Flags) -> PortFacts:
@@ -129,25 +133,55 @@ class PlannedRestart:
             self.step = Step.HOLDING
 
     def release(self) -> None:
-        """Give what waits to the server that listens now; without one it is reset."""
-        if self._parked is None:
+        """Give what waits to the server that listens now, or answer it with 503 where none does."""
+        parked = self._parked
+        if parked is None:
             return
-        held, waited_s = self._parked.queued(), self._clock.monotonic_s() - self._parked_s
+        held, waited_s = parked.queued(), self._clock.monotonic_s() - self._parked_s
         log.info("the port is no longer parked", connections=held, parked_s=round(waited_s, 1), was=self.step)
         if self._too_long is not None:
             self._too_long.cancel()
-        if self._refusing is not None:
-            self._refusing.add_done_callback(lambda task: task.result().close())
-        self._parked.close()
+        if not self.other_listeners(self._port):
+            self._refuse_waiting(parked)
+        if self._refusing is None:
+            parked.close()
+        else:
+            self._refusing.cancel()  # it closes the port, which it is waiting for
         self._live.drain(on=False)
         self._parked, self._too_long, self._refusing, self.step = None, None, None, Step.OPEN
 
-    def _held_for_too_long(self, tls: bool) -> None:  # noqa: FBT001 - a callback's argument
-        if self._parked is None:
-            return
-        log.warning("connections waited for engine.hold_timeout and get 503", connections=self._parked.queued())
-        self.step = Step.REFUSING
-        answering = asyncio.start_server(
-            hang_up if tls else refuse, sock=self._parked.listener.dup(), backlog=BACKLOG, start_serving=True
-        )
-        self._refusing = asyncio.ensure_future(answering)
+    def _held_for_too_long(self) -> None:
+        parked = self._parked
+        if parked is not None:
+            log.warning("connections waited for engine.hold_timeout and get 503", connections=parked.queued())
+            self.step = Step.REFUSING
+            self._refusing = asyncio.ensure_future(self._refuse_all(parked))
+
+    async def _refuse_all(self, parked: ParkedPort) -> None:
+        """Answer what waits and what comes, until the port is released."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    self._answer((await loop.sock_accept(parked.listener))[0])
+                except OSError:  # no descriptor is left
+                    await asyncio.sleep(_POLL_S)
+                if len(self._answers) >= AT_ONCE:
+                    await asyncio.wait(self._answers, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            parked.close()
+
+    def _refuse_waiting(self, parked: ParkedPort) -> None:
+        """Answer what waits now; beyond what is answered at once it is reset."""
+        for _ in range(AT_ONCE):
+            try:
+                connection, _ = parked.listener.accept()
+            except OSError:  # none waits, or no descriptor is left
+                return
+            connection.setblocking(False)  # noqa: FBT003 - socket's signature
+            self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        answer = asyncio.ensure_future(hang_up(connection) if self._tls else refuse(connection))
+        self._answers.add(answer)
+        answer.add_done_callback(self._answers.discard)

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import socket
 from contextlib import suppress
 
+AT_ONCE = 256  # connections that are answered: each needs a descriptor, of which 1024 are usual
 RETRY_AFTER_S = 10  # a start takes longer, and the next answer costs nothing
 _READ_S = 2.0  # a held request lies in the socket; one that is slower gets its answer all the same
 _GOODBYE_S = 2.0  # for the client to close: unread bytes would make ours a reset, and the answer be lost
@@ -22,8 +24,9 @@ ANSWER = (
 ).encode() + _BODY
 
 
-async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one connection, whatever it asks: the callback for asyncio.start_server."""
+async def refuse(connection: socket.socket) -> None:
+    """Answer one connection, whatever it asks, and close it."""
+    reader, writer = await asyncio.open_connection(sock=connection)
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(_READ_S):
@@ -40,6 +43,6 @@ async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def hang_up(connection: socket.socket) -> None:
     """End one connection without a word: under TLS nothing that we could say would be understood."""
-    writer.close()
+    connection.close()
