@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from vllmd.model.decision import Action, Change, Effect, Outcome, Verification
 from vllmd.model.failure import Failure
+from vllmd.model.flags import Flags
 from vllmd.model.live import Knob, Live
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Hung, Launch, Left, ServerEvent
@@ -74,6 +75,7 @@ class FakeServer:
         self.launches: list[Launch] = []
         self.living: Launch | None = None
         self.stopping = False
+        self.plain = ""  # why a restart would be a plain one
         self.waiting = False  # whether connections wait for the next launch
         self.hung: Hung | None = None
         self.left_behind = Left()
@@ -110,6 +112,10 @@ class FakeServer:
     def restart(self) -> None:
         """Begin to stop; connections wait."""
         self.stopping = self.waiting = True
+
+    def plain_restart(self, flags: Flags) -> str | None:
+        """Say what the test says."""
+        return f"{len(flags)} flags, and {self.plain}" if self.plain else None
 
     def release(self) -> None:
         """Let none wait."""

@@ -40,7 +40,8 @@ class Knobs:
             return None
         live = self._live
         silent_s = None if live.heartbeat is None else max(0.0, self._clock.monotonic_s() - live.heartbeat.step_s)
-        return LiveStatus(live, tuple(standing.order for standing in self._standing.values()), silent_s)
+        orders = tuple(standing.order for standing in self._standing.values())
+        return LiveStatus(live, orders, silent_s, self._supervisor.plain_restart)
 
     @property
     def _serving(self) -> bool:

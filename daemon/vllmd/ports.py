@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
+from vllmd.model.flags import Flags
 from vllmd.model.live import Live
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch, Left, ServerEvent
@@ -61,6 +62,9 @@ class Server(Protocol):
 
     def restart(self) -> None:
         """Drain and stop the current launch, while connections wait for the next; Exited(asked=True) follows."""
+
+    def plain_restart(self, flags: Flags) -> str | None:
+        """Return why connections cannot wait through a restart of the server with these flags; None where they can."""
 
     def release(self) -> None:
         """Let no connection wait any longer for a next launch."""

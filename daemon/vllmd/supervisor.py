@@ -101,6 +101,11 @@ class Supervisor:
         return self._server.live
 
     @property
+    def plain_restart(self) -> str | None:
+        """Why a restart of the running server would refuse connections; None where they would wait."""
+        return self._server.plain_restart(self.flags)
+
+    @property
     def fingerprint(self) -> str:
         """What the fate of a launch depends on besides its flags."""
         instance = self.instance

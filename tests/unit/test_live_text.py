@@ -57,6 +57,14 @@ def test_the_page_shows_what_is_set_and_what_is_off() -> None:
     assert shown({}) == ""
 
 
+def test_the_page_shows_why_a_restart_would_be_a_plain_one() -> None:
+    """Nothing where connections would wait."""
+    assert "Restart" not in shown(live_document(LiveStatus(Live({}))))
+    assert "would refuse connections: no sysctl" in shown(
+        live_document(LiveStatus(Live({}), plain_restart="no sysctl"))
+    )
+
+
 def test_a_heartbeat_is_told() -> None:
     """How long ago the last step began, and what the shim costs a step."""
     beat = Heartbeat(steps=4, step_s=1.0, longest_s=0.25, running=2, waiting=1, tokens=256, own_s=0.0001)

@@ -8,6 +8,7 @@ from vllmd.act.planned_restart import Limits
 
 RECORD_NAME = "server.json"
 LOG_FOLDER = "logs"
+SHIM_FOLDER = Path("shim", "plugin")
 
 _KEEP_ALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE (vllm/envs.py)
 
@@ -32,6 +33,11 @@ class Launcher:
     def record_path(self) -> Path:
         """Where the identities of the server's processes are kept."""
         return self.state_dir / RECORD_NAME
+
+    @property
+    def shim_folder(self) -> Path:
+        """What comes in front of the server's PYTHONPATH."""
+        return self.state_dir / SHIM_FOLDER
 
     @property
     def address(self) -> str:

@@ -83,7 +83,7 @@ class PlannedRestart:
 
     def park(self, host: str, port: int, flags: Flags, limits: Limits) -> bool:
         """Let new connections wait; return whether they do. Where they cannot, the restart is a plain one."""
-        refused = parking_refused(self._facts(flags))
+        refused = self.plain(flags)
         try:
             self._parked = None if refused else ParkedPort(host, port)
         except OSError as error:
@@ -98,14 +98,17 @@ class PlannedRestart:
         self._too_long = asyncio.get_running_loop().call_later(limits.hold_s, self._held_for_too_long)
         return True
 
-    def _facts(self, flags: Flags) -> PortFacts:
+    def plain(self, flags: Flags) -> str | None:
+        """Return why the port of the server with these flags cannot be parked; None where it can, as far as seen."""
         traffic = self._live.traffic()
-        return PortFacts(
-            api_servers=api_servers(flags),
-            unix_socket="uds" in flags,
-            counted=traffic is not None,
-            shared=traffic is not None and traffic.shared_port,
-            migrates=connections_migrate(),
+        return parking_refused(
+            PortFacts(
+                api_servers=api_servers(flags),
+                unix_socket="uds" in flags,
+                counted=traffic is not None,
+                shared=traffic is not None and traffic.shared_port,
+                migrates=connections_migrate(),
+            )
         )
 
     async def drain(self, limits: Limits, ends: AbstractSet["asyncio.Future[Any]"]) -> None:

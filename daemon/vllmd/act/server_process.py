@@ -10,7 +10,6 @@ import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -26,7 +25,7 @@ from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
 from vllmd.act.spawn import spawn
-from vllmd.model.flags import api_servers
+from vllmd.model.flags import Flags, api_servers
 from vllmd.model.server import (
     Exited,
     Hung,
@@ -46,8 +45,6 @@ from vllmd.observe.processes import alive, listeners, session_members, signal_pr
 from vllmd.ports import Clock, GpuReader
 
 log = structlog.get_logger()
-
-SHIM_FOLDER = Path("shim", "plugin")
 
 _POLL_S = 0.2  # between looks at a start
 _KILLED_WAIT_S = 5.0  # from SIGKILL to the end of the leader
@@ -146,6 +143,10 @@ class ServerProcess:
         """
         self._following = True
         self._stopping.set()
+
+    def plain_restart(self, flags: Flags) -> str | None:
+        """Return why connections cannot wait through a restart of the server with these flags; None where they can."""
+        return self._planned.plain(flags)
 
     def release(self) -> None:
         """Let no connection wait any longer for a next launch."""
@@ -275,17 +276,12 @@ class ServerProcess:
     # From the spawn to the end
 
     async def _spawn(self, launch: Launch) -> tuple["subprocess.Popen[bytes]", ProcessId]:
-        output = open_log(self._launcher.log_dir, launch.generation, self._launcher.keep_logs)
+        launcher, former = self._launcher, self.session.record
+        output = open_log(launcher.log_dir, launch.generation, launcher.keep_logs)
         try:
-            folder, former = self._launcher.state_dir / SHIM_FOLDER, self.session.record
-            block = former.block if former else ""
+            folder, block = launcher.shim_folder, former.block if former else ""
             environment = self.live.prepare(
-                self._launcher.environment,
-                launch.flags,
-                folder,
-                block,
-                address=self._launcher.address,
-                wanted=self._launcher.shim,
+                launcher.environment, launch.flags, folder, block, address=launcher.address, wanted=launcher.shim
             )
             record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)
             return await spawn(launch.argv, environment, output, record)

@@ -78,12 +78,14 @@ class BudgetStatus:
 class LiveStatus:
     """What the running server offers to be changed at once, and what the operator set.
 
-    `silent_s`: since the engine's last step began; None where it tells of none.
+    `silent_s`: since the engine's last step began; None where it tells of none. `plain_restart`: why its restart would
+    refuse connections; None where they would wait.
     """
 
     live: Live
     orders: tuple[SetLive, ...] = ()
     silent_s: float | None = None
+    plain_restart: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ Document = dict[str, Any]
 
 
 def live_document(status: LiveStatus) -> Document:
-    """Return it. `off` says why a flag is not live, null where it is."""
+    """Return it. `off` says why a flag is not live, `plain_restart` why connections would not wait; else null."""
     orders = {order.flag: order for order in status.orders}
     beat = status.live.heartbeat
     return {
         "flags": [_knob(flag, knob, orders.get(flag)) for flag, knob in status.live.knobs.items()],
         "heartbeat": None if beat is None else _heartbeat(beat, status.silent_s),
+        "plain_restart": status.plain_restart,
     }
 
 

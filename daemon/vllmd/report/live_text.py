@@ -5,7 +5,7 @@ from vllmd.report.reading import Fields, number, part, parts, text, when, whole
 
 
 def live_rows(instance: Fields) -> list[Row]:
-    """Return the rows of the status page: what is set, and what cannot be set and why."""
+    """Return the rows of the status page: what is set, what cannot be set and why, and why a restart would be plain."""
     live = part(instance, "live")
     knobs = parts(live, "flags")
     rows = [(set_line(knob), Style.WARN) for knob in knobs if number(knob, "asked") is not None]
@@ -16,6 +16,8 @@ def live_rows(instance: Fields) -> list[Row]:
     found: list[Row] = []
     for line, style in rows:
         found += labelled("" if found else "Live", line, style)
+    if plain := text(live, "plain_restart", ""):
+        found += labelled("Restart", f"would refuse connections: {plain}", Style.DIM)
     return found
 
 
