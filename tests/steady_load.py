@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-_LIMIT_S = 60.0  # of one request: it may wait for a whole restart
+_LIMIT_S = 150.0  # of one request: it may wait for a whole restart
 
 
 @dataclass(slots=True)

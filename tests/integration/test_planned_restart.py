@@ -85,6 +85,22 @@ def test_what_waits_for_too_long_is_told_when_to_come_again(tmp_path: Path) -> N
         assert httpx.get(f"{url}/health").status_code == 200
 
 
+def test_what_the_kernel_has_no_room_for_is_told_when_to_come_again(tmp_path: Path) -> None:
+    """Of more connections than can wait, the first get 503, and the others are served."""
+    with own_network():
+        Path("/proc/sys/net/core/somaxconn").write_text("64")
+        with running(tmp_path, serve(free_port()), SETTINGS, {**ENVIRON, **host(start_s=6)}) as daemon:
+            url = daemon.wait_serving(1, LIMIT_S)["url"]
+            with ThreadPoolExecutor(100) as pool:
+                daemon.ask("restart")
+                daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+                asked = [ask_in(pool, url) for _ in range(100)]
+                codes = sorted(one.result().status_code for one in asked)
+            assert set(codes) == {200, 503}
+            assert 40 <= codes.count(200) <= 48  # three quarters of 64, which vllmd's own scrapes share
+            assert "net.core.somaxconn is low" in daemon.log()
+
+
 def test_what_waits_is_served_by_the_fallback_of_a_server_that_failed(tmp_path: Path) -> None:
     """The next server finds no memory; the one after it, with other flags, gets what waits."""
     other = tmp_path / "other_gib"

@@ -10,7 +10,6 @@ changes nothing here: the one after it gets what waits.
 """
 
 import asyncio
-import socket
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,8 +31,11 @@ from vllmd.model.flags import Flags, api_servers
 from vllmd.observe.processes import listeners
 from vllmd.ports import Clock
 
-_POLL_S = 0.05  # between looks at words in memory, which send no event
-_CALM_S = 0.5  # without a request in flight: one that was accepted before the port was parked has been read by then
+_POLL_S = 0.05  # between looks at words in memory and at the length of a queue, which send no event
+_ROOM = 0.75  # of the kernel's queue: a connection for which there is none is not told so, it tries for minutes
+# Without a request in flight: one that was accepted before the port was parked has been read by then, and a connection
+# that was kept has been closed.
+_CALM_S = 0.5
 
 log = structlog.get_logger()
 
@@ -66,9 +68,9 @@ class PlannedRestart:
         self._parked_s = 0.0
         self._port = 0
         self._tls = False
-        self._too_long: asyncio.TimerHandle | None = None
-        self._refusing: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._answers: set[asyncio.Task[None]] = set()  # 503s that are being sent
+        self._refused = 0
         self.step = Step.OPEN
 
     @property
@@ -83,19 +85,21 @@ class PlannedRestart:
 
     def park(self, host: str, port: int, flags: Flags, limits: Limits) -> bool:
         """Let new connections wait; return whether they do. Where they cannot, the restart is a plain one."""
-        refused = self.plain(flags)
-        try:
-            self._parked = None if refused else ParkedPort(host, port)
-        except OSError as error:
-            refused = f"the port cannot be bound a second time: {error.strerror}"
-        if refused is not None:
+        parked, refused = None, self.plain(flags)
+        if refused is None:
+            try:
+                parked = ParkedPort(host, port)
+            except OSError as error:
+                refused = f"the port cannot be bound a second time: {error.strerror}"
+        if parked is None:
             log.warning("the restart is a plain one: connections are refused until it is over", reason=refused)
             return False
         if (longest := longest_queue()) < BACKLOG:
             log.warning("few connections can wait: net.core.somaxconn is low", connections=longest)
-        self.step, self._parked_s = Step.DRAINING, self._clock.monotonic_s()
+        self._parked, self._parked_s = parked, self._clock.monotonic_s()
+        self.step, self._refused = Step.DRAINING, 0
         self._port, self._tls = port, "ssl-certfile" in flags
-        self._too_long = asyncio.get_running_loop().call_later(limits.hold_s, self._held_for_too_long)
+        self._watching = asyncio.ensure_future(self._watch(parked, limits.hold_s))
         return True
 
     def plain(self, flags: Flags) -> str | None:
@@ -123,11 +127,12 @@ class PlannedRestart:
             now_s, traffic = self._clock.monotonic_s(), self._live.traffic()
             if traffic is None or traffic.in_flight:
                 calm_since_s = now_s
-            elif now_s - calm_since_s >= _CALM_S and now_s - traffic.kept_s >= limits.keep_alive_s:
+            elif min(now_s - calm_since_s, now_s - traffic.kept_s - limits.keep_alive_s) >= _CALM_S:
                 break
             if now_s > deadline:
-                cut = traffic.in_flight if traffic is not None else None
-                log.warning("requests are cut: they did not end within engine.drain_timeout", requests=cut)
+                if traffic is None or traffic.in_flight:
+                    cut = traffic.in_flight if traffic is not None else None
+                    log.warning("requests are cut: they did not end within engine.drain_timeout", requests=cut)
                 break
             done, _ = await asyncio.wait(ends, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
             if done:
@@ -141,50 +146,43 @@ class PlannedRestart:
         if parked is None:
             return
         held, waited_s = parked.queued(), self._clock.monotonic_s() - self._parked_s
-        log.info("the port is no longer parked", connections=held, parked_s=round(waited_s, 1), was=self.step)
-        if self._too_long is not None:
-            self._too_long.cancel()
         if not self.other_listeners(self._port):
-            self._refuse_waiting(parked)
-        if self._refusing is None:
-            parked.close()
-        else:
-            self._refusing.cancel()  # it closes the port, which it is waiting for
+            self._refuse(parked, held)
+        log.info(
+            "the port is no longer parked",
+            connections=held,
+            refused=self._refused,
+            parked_s=round(waited_s, 1),
+            was=self.step,
+        )
+        if self._watching is not None:
+            self._watching.cancel()
+        parked.close()
         self._live.drain(on=False)
-        self._parked, self._too_long, self._refusing, self.step = None, None, None, Step.OPEN
+        self._parked, self._watching, self.step = None, None, Step.OPEN
 
-    def _held_for_too_long(self) -> None:
-        parked = self._parked
-        if parked is not None:
-            log.warning("connections waited for engine.hold_timeout and get 503", connections=parked.queued())
-            self.step = Step.REFUSING
-            self._refusing = asyncio.ensure_future(self._refuse_all(parked))
+    async def _watch(self, parked: ParkedPort, hold_s: float) -> None:
+        """Answer with 503 what the kernel has no room for, and past the limit all of it.
 
-    async def _refuse_all(self, parked: ParkedPort) -> None:
-        """Answer what waits and what comes, until the port is released."""
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                try:
-                    self._answer((await loop.sock_accept(parked.listener))[0])
-                except OSError:  # no descriptor is left
-                    await asyncio.sleep(_POLL_S)
-                if len(self._answers) >= AT_ONCE:
-                    await asyncio.wait(self._answers, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            parked.close()
+        The kernel's queue is one: the first that came are the first that are taken out of it.
+        """
+        room = int(longest_queue() * _ROOM)
+        while True:
+            if self.step is not Step.REFUSING and self._clock.monotonic_s() - self._parked_s >= hold_s:
+                log.warning("connections waited for engine.hold_timeout and get 503", connections=parked.queued())
+                self.step = Step.REFUSING
+            self._refuse(parked, AT_ONCE if self.step is Step.REFUSING else parked.queued() - room)
+            await asyncio.sleep(_POLL_S)
 
-    def _refuse_waiting(self, parked: ParkedPort) -> None:
-        """Answer what waits now; beyond what is answered at once it is reset."""
-        for _ in range(AT_ONCE):
+    def _refuse(self, parked: ParkedPort, count: int) -> None:
+        """Begin to answer so many of those that wait, as far as they can be answered at once."""
+        for _ in range(min(count, AT_ONCE - len(self._answers))):
             try:
                 connection, _ = parked.listener.accept()
             except OSError:  # none waits, or no descriptor is left
                 return
             connection.setblocking(False)  # noqa: FBT003 - socket's signature
-            self._answer(connection)
-
-    def _answer(self, connection: socket.socket) -> None:
-        answer = asyncio.ensure_future(hang_up(connection) if self._tls else refuse(connection))
-        self._answers.add(answer)
-        answer.add_done_callback(self._answers.discard)
+            answer = asyncio.ensure_future(hang_up(connection) if self._tls else refuse(connection))
+            self._answers.add(answer)
+            answer.add_done_callback(self._answers.discard)
+            self._refused += 1
