@@ -50,7 +50,10 @@ class Readings:
         self._sources = sources
         self._notifier = notifier
         self._work = work
-        self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
+        # Late is better than not at all, which is what the scheduler does with a job that is a second late: where the
+        # processors are busy, every one is.
+        defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+        self._scheduler = AsyncIOScheduler(timezone="UTC", job_defaults=defaults)
         self._clock_watch: asyncio.Task[None] | None = None
         self._over = False
         self._refused = False  # whether the host refused the last reading
@@ -61,10 +64,7 @@ class Readings:
         self._scheduler.add_job(self._read, "interval", seconds=interval_s)
         self._scheduler.add_job(self._look, "interval", seconds=min(_LOOK_S, interval_s))
         if self._notifier.alive_every_s is not None:
-            # Late is better than not at all, which is what the scheduler does with a job that is a second late.
-            self._scheduler.add_job(
-                self._show_life, "interval", seconds=self._notifier.alive_every_s, misfire_grace_time=None
-            )
+            self._scheduler.add_job(self._show_life, "interval", seconds=self._notifier.alive_every_s)
         self._scheduler.start()
         self._clock_watch = asyncio.create_task(self._watch_clock())
 

@@ -33,7 +33,7 @@ def configure(form: str, masker: Masker, stream: TextIO | None = None) -> None:
     )
     # What libraries have to say arrives in the same form, and masked.
     logging.basicConfig(handlers=[_Bridge(logging.WARNING)], level=logging.WARNING, force=True)
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns of each reading that is late
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns of each reading that is due while one is taken
 
 
 class Cleaner:
