@@ -16,10 +16,11 @@ from vllmd.decide.assess import assess
 from vllmd.decide.diagnose import diagnose
 from vllmd.decide.gates import GateFacts, allow, budget_status
 from vllmd.decide.latency import decide_latency
+from vllmd.decide.launch_failure import failure_of
 from vllmd.decide.memory_budget import budget_of
 from vllmd.decide.propose import Policy
 from vllmd.decide.recover import GOOD_RUN_S, decide_recovery
-from vllmd.decide.situation import end_of, refusal_of, situation_of
+from vllmd.decide.situation import end_of, situation_of
 from vllmd.decide.step_back import decide_step_back
 from vllmd.knobs import Knobs
 from vllmd.model.decision import (
@@ -35,7 +36,7 @@ from vllmd.model.decision import (
     Verification,
     Wish,
 )
-from vllmd.model.failure import Failure, FailureClass
+from vllmd.model.failure import Failure
 from vllmd.model.instance import Instance
 from vllmd.model.orders import Forget, Pause
 from vllmd.model.server import Exited, Hung, LaunchRefused, Ready, ServerEvent, ServerState, Spawned, StartStalled
@@ -142,7 +143,7 @@ class Loop:
             case Exited() | StartStalled() | Hung() | LaunchRefused() if draining:
                 self.supervisor.stopped()
             case Exited() | StartStalled() | Hung() | LaunchRefused():
-                self._on_failure(self._failure_of(event))
+                self._on_failure(failure_of(event, self.supervisor.phase, self._diagnosed))
             case _:
                 assert_never(event)
         self.tell()
@@ -202,23 +203,6 @@ class Loop:
             self._trials.command_changed()
 
     # Failures: failure → decision → launch, or held
-
-    def _failure_of(self, event: Exited | StartStalled | Hung | LaunchRefused) -> Failure:
-        generation, phase = event.generation, self.supervisor.phase
-        match event:
-            case LaunchRefused():
-                return refusal_of(event, phase)
-            case Hung():
-                numbers = {"silent_s": event.silent_s}
-                return Failure(FailureClass.HANG, phase, generation, event.reason, numbers=numbers)
-            case StartStalled():
-                found = self._diagnosed(event)
-                if found.kind not in {FailureClass.NONE, FailureClass.HANG}:
-                    return found
-                text = f"the start showed no progress for {event.silent_s:.0f} s and was ended ({phase})"
-                return Failure(FailureClass.HANG, phase, generation, text)
-            case Exited():
-                return self._diagnosed(event)
 
     def _diagnosed(self, event: Exited | StartStalled) -> Failure:
         supervisor = self.supervisor

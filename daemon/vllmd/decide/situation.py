@@ -6,20 +6,15 @@ from dataclasses import replace
 from vllmd.decide.numbers import GIB
 from vllmd.decide.vllm_defaults import batch_defaults, chunked_prefill_default
 from vllmd.model.decision import Assessment, Situation
-from vllmd.model.failure import Failure, FailureClass
+from vllmd.model.failure import Failure
 from vllmd.model.flags import UTILIZATION, Flags
 from vllmd.model.host_facts import HostFacts
 from vllmd.model.instance import Instance
 from vllmd.model.launch_end import LaunchEnd, ProcessState
-from vllmd.model.server import Exited, LaunchRefused, Phase, StartStalled
+from vllmd.model.server import Exited, Phase, StartStalled
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import StartFacts
 
-# What a launch that was not begun failed with, by LaunchRefused's kind.
-_REFUSALS = {
-    "port-taken": (FailureClass.PORT_IN_USE, ""),
-    "stop-failed": (FailureClass.GPU_MEMORY_TAKEN, "own-leftover"),
-}
 _JUST_ABOVE = 0.001  # of utilization: the finest step that is ever computed
 
 
@@ -40,12 +35,6 @@ def end_of(
             cgroup_oom_kill=event.oom_kills if isinstance(event, Exited) else None,
         ),
     )
-
-
-def refusal_of(event: LaunchRefused, phase: Phase) -> Failure:
-    """Return the failure that a launch which was not begun is."""
-    kind, cause = _REFUSALS.get(event.kind, (FailureClass.INFRA_FAULT, event.kind))
-    return Failure(kind, phase, event.generation, event.reason, cause=cause)
 
 
 def host_facts_of(snapshot: Snapshot | None) -> HostFacts:
