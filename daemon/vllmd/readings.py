@@ -26,6 +26,7 @@ from vllmd.report.notify import SdNotifier
 
 _LOOK_S = 1.0  # between looks at a server that is not serving yet: its log, its backoff
 _CLOCK_JUMP_S = 2.0  # less is slewing, which the scheduler follows
+_LATE_S = 2.0  # vllmd's own lateness that is told: a command line waits that long for an answer (report/ask.py)
 
 log = structlog.get_logger()
 
@@ -140,17 +141,26 @@ class Readings:
                 log.info("log capped", path=life.launch.log_path)
 
     async def _watch_clock(self) -> None:
-        """Plan the jobs anew when somebody sets the clock: the scheduler waits for times of day."""
+        """Plan the jobs anew when somebody sets the clock: the scheduler waits for times of day. Tell what is late."""
         clock = self._sources.clock
-        offset_s = clock.now_s() - clock.monotonic_s()
+        offset_s, late = clock.now_s() - clock.monotonic_s(), False
         while True:
+            due_s = clock.monotonic_s() + _LOOK_S
             await asyncio.sleep(_LOOK_S)
+            late = self._tell_lateness(clock.monotonic_s() - due_s, told=late)
             before_s, offset_s = offset_s, clock.now_s() - clock.monotonic_s()
             if abs(offset_s - before_s) > _CLOCK_JUMP_S:
                 log.warning("the clock was set", by_s=round(offset_s - before_s, 1))
                 self._work(partial(self._loop.clock_was_set, offset_s - before_s))
                 for job in self._scheduler.get_jobs():
                     job.reschedule("interval", seconds=job.trigger.interval.total_seconds())
+
+    def _tell_lateness(self, late_s: float, *, told: bool) -> bool:
+        """Tell, once for each time, that vllmd itself is kept waiting; return whether it is."""
+        late = late_s > _LATE_S
+        if late and not told:
+            log.warning("vllmd is kept waiting, by the processors or a disk", late_s=round(late_s, 1))
+        return late
 
     async def _look(self) -> None:
         """Let the loop look at a server that is not serving: at its start's progress, at a launch that is due.

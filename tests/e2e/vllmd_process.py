@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from host_now import host_now
 from vllmd.cli.places import SOCKET_NAME, Places
 from vllmd.cli.status import as_document, look_at
 
@@ -140,10 +141,14 @@ class VllmdProcess:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
 
     def story(self, headline: str, instance: Instance) -> str:
-        """Return what somebody needs who reads of a failure in CI: the status, vllmd's log, the server's log."""
+        """Return what somebody needs who reads of a failure in CI: the host, vllmd's log, the status, the server's log.
+
+        The longest comes last: what prints a failure may cut it.
+        """
         engine_log = Path(instance.get("log") or "/dev/null")
-        tails = (f"--- {path}\n{_tail(path)}" for path in (self.log_path, engine_log))
-        return "\n".join((headline, json.dumps(instance, indent=1), *tails))
+        tails = [f"--- {path}\n{_tail(path)}" for path in (self.log_path, engine_log)]
+        pids = [os.getpid(), self.process.pid, *(process.pid for process in self.server_processes())]
+        return "\n".join((headline, host_now(pids), tails[0], json.dumps(instance, indent=1), tails[1]))
 
     # Processes
 

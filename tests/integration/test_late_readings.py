@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+from structlog.testing import capture_logs
+
 from house import house, settings
 from vllmd.act.server_process import ServerProcess
 from vllmd.clock import SystemClock
@@ -28,8 +30,8 @@ class NoGpu:
         return None
 
 
-def test_readings_that_are_all_late_are_taken() -> None:
-    """Every turn of the event loop takes longer than the scheduler lets a job be late by default."""
+def read_in(turns: int, turn_s: float) -> int:
+    """Read while every turn of the event loop takes so long; return how many readings were taken."""
     chosen = settings(Slo())
     built = house(replace(chosen, engine=replace(chosen.engine, scrape_interval_s=1.0)))
     taken: list[Callable[[], Any]] = []
@@ -39,10 +41,23 @@ def test_readings_that_are_all_late_are_taken() -> None:
         sources = Sources(HttpScraper("http://127.0.0.1:9"), NoGpu(), cast("ServerProcess", None), SystemClock())
         readings = Readings(built.loop, sources, SdNotifier({}), taken.append)
         readings.begin()
-        for _ in range(TURNS):
-            time.sleep(LATE_S)  # noqa: ASYNC251 - a busy host, simulated
+        for _ in range(turns):
+            time.sleep(turn_s)  # noqa: ASYNC251 - a busy host, simulated
             await asyncio.sleep(0)
         readings.end()
 
     asyncio.run(body())
-    assert len(taken) >= WANTED
+    return len(taken)
+
+
+def test_readings_that_are_all_late_are_taken() -> None:
+    """Every turn of the event loop takes longer than the scheduler lets a job be late by default."""
+    assert read_in(TURNS, LATE_S) >= WANTED
+
+
+def test_a_vllmd_that_is_kept_waiting_says_so_once() -> None:
+    """Whoever asks why it does not answer finds the reason in its log."""
+    with capture_logs() as lines:
+        read_in(5, 3.1)
+    (told,) = [line for line in lines if "kept waiting" in line["event"]]
+    assert told["late_s"] > 2.0
