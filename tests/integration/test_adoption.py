@@ -152,7 +152,7 @@ def test_a_server_is_known_by_its_log_where_its_record_is_lost(tmp_path: Path, d
 def test_a_server_whose_end_was_asked_for_is_not_taken_over(tmp_path: Path) -> None:
     """It takes no more requests: the next vllmd launches anew."""
     argv = serve(free_port())
-    with running(tmp_path, argv, {"engine": {"drain_timeout": "6s"}}, host()) as first:
+    with running(tmp_path, argv, {"engine": {"drain_timeout": "20s"}}, host()) as first:
         url = first.wait_serving(1, LIMIT_S)["url"]
         with traffic(url, MODEL, (Clients(1, 32, 20_000),)) as seen:
             while not seen.gaps_s:

@@ -28,14 +28,15 @@ from vllmd.act.parked_port import (
 )
 from vllmd.act.refusal import AT_ONCE, hang_up, refuse
 from vllmd.model.flags import Flags, api_servers
-from vllmd.observe.processes import listeners
+from vllmd.observe.processes import accepted, listeners
 from vllmd.ports import Clock
 
 _POLL_S = 0.05  # between looks at words in memory and at the length of a queue, which send no event
 _ROOM = 0.75  # of the kernel's queue: a connection for which there is none is not told so, it tries for minutes
-# Without a request in flight: one that was accepted before the port was parked has been read by then, and a connection
-# that was kept has been closed.
-_CALM_S = 0.5
+_CALM_S = 0.5  # without a request in flight, and beyond the time for which a connection is kept
+# Beyond that for a connection that is still open: on a busy host the server reads and closes late. One that never
+# brought a request is kept for ever.
+_LINGERING_S = 5.0
 
 log = structlog.get_logger()
 
@@ -127,7 +128,7 @@ class PlannedRestart:
             now_s, traffic = self._clock.monotonic_s(), self._live.traffic()
             if traffic is None or traffic.in_flight:
                 calm_since_s = now_s
-            elif min(now_s - calm_since_s, now_s - traffic.kept_s - limits.keep_alive_s) >= _CALM_S:
+            elif self._is_drained(now_s - calm_since_s, now_s - traffic.kept_s - limits.keep_alive_s):
                 break
             if now_s > deadline:
                 if traffic is None or traffic.in_flight:
@@ -139,6 +140,12 @@ class PlannedRestart:
                 break
         if self.step is Step.DRAINING:
             self.step = Step.HOLDING
+
+    def _is_drained(self, calm_s: float, unkept_s: float) -> bool:
+        """Whether nothing was in flight for long enough, and no connection that was kept should be left for as long."""
+        if calm_s < _CALM_S:
+            return False
+        return not accepted(self._port) or min(calm_s, unkept_s) >= _CALM_S + _LINGERING_S
 
     def release(self) -> None:
         """Give what waits to the server that listens now, or answer it with 503 where none does."""

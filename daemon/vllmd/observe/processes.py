@@ -10,7 +10,7 @@ import psutil
 from vllmd.model.server import ProcessId
 
 _PROC = Path("/proc")
-_LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
+_ESTABLISHED, _LISTEN = "01", "0A"  # include/net/tcp_states.h
 
 
 def boot_id() -> str:
@@ -154,6 +154,16 @@ def signal_process(process: ProcessId, number: signal.Signals) -> bool:
 
 def listeners(port: int) -> tuple[int, ...]:
     """Return the socket inodes that listen on this TCP port of the host's own network namespace."""
+    return _sockets(port, _LISTEN)
+
+
+def accepted(port: int) -> int:
+    """Return how many open connections to this TCP port a program has accepted: those that wait have no inode yet."""
+    return sum(inode != 0 for inode in _sockets(port, _ESTABLISHED))
+
+
+def _sockets(port: int, state: str) -> tuple[int, ...]:
+    """Return the inodes of the sockets in one state whose own port this is."""
     inodes = []
     for table in ("tcp", "tcp6"):
         try:
@@ -162,7 +172,7 @@ def listeners(port: int) -> tuple[int, ...]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+            if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port:
                 inodes.append(int(fields[9]))
     return tuple(inodes)
 

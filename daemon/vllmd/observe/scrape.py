@@ -114,6 +114,7 @@ class HttpScraper:
             trust_env=False,
             verify=not url.startswith("https:"),
             headers={"Accept": "text/plain"},
+            limits=httpx.Limits(max_keepalive_connections=0),  # a drain waits for connections that are kept
         )
 
     async def scrape(self) -> Metrics | None:
