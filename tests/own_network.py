@@ -1,4 +1,4 @@
-"""A network namespace of the test's own: its loopback, its ports, and settings of the kernel that are nobody else's."""
+"""A network namespace of one's own: its loopback, its ports, and settings of the kernel that are nobody else's."""
 
 import ctypes
 import fcntl
@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,25 +17,47 @@ _UP = 0x1  # IFF_UP
 _MIGRATE = Path("/proc/sys/net/ipv4/tcp_migrate_req")
 
 
+class NoNetworkError(Exception):
+    """No network of one's own can be had here; the message says why."""
+
+
 @contextmanager
 def own_network(*, migrating: bool = True) -> Iterator[None]:
     """Put this thread, and the processes and threads that it starts, into a new network while the block runs.
 
     `migrating` sets net.ipv4.tcp_migrate_req there. The test is skipped where that is not allowed.
     """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(network(migrating=migrating))
+        except NoNetworkError as error:
+            pytest.skip(str(error))
+        yield
+
+
+@contextmanager
+def network(*, migrating: bool = True) -> Iterator[None]:
+    """Do the same outside of a test; NoNetworkError where that is not allowed."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if libc.unshare(_CLONE_NEWNET) != 0:
-            pytest.skip(f"no network namespace can be made: {os.strerror(ctypes.get_errno())}")
+            raise NoNetworkError(f"no network namespace can be made: {os.strerror(ctypes.get_errno())}")
         try:
             _loopback_up()
-            _MIGRATE.write_text(str(int(migrating)))
+            _set_migrating(on=migrating)
             yield
         finally:
             assert libc.setns(before, _CLONE_NEWNET) == 0
     finally:
         os.close(before)
+
+
+def _set_migrating(*, on: bool) -> None:
+    try:
+        _MIGRATE.write_text(str(int(on)))
+    except OSError as error:
+        raise NoNetworkError(f"net.ipv4.tcp_migrate_req cannot be set: {error.strerror}") from error
 
 
 def _loopback_up() -> None:
