@@ -7,12 +7,14 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from chaos.driver import Driver, Tally
 from chaos.report import story, table
 from chaos.scene import scene
 from chaos.violation import Violation
+from own_network import NoNetworkError, network
 
 
 def say(line: str) -> None:
@@ -31,7 +33,10 @@ def main() -> int:
     say(f"seed {seed}, {faults} faults, {folder}")
     kinds = tuple(filter(None, os.environ.get("KINDS", "").split(",")))
     tally, began_s = Tally(seed, burst, kinds), time.monotonic()
-    with scene(folder) as made:
+    with ExitStack() as stack:
+        with suppress(NoNetworkError):  # said at the end, as all that is left out
+            stack.enter_context(network())
+        made = stack.enter_context(scene(folder))
         try:
             Driver(made, tally, say).run(faults)
         except Violation as violation:

@@ -11,10 +11,12 @@ from chaos.load import answers
 from chaos.processes import Process, Role
 from chaos.scene import Scene
 from chaos.violation import Violation
+from vllmd.observe.processes import listeners
 
 SERVING_LIMIT_S = 90.0  # the longest chain: a drain and a grace of 30 s, a wait of 16 s, a start on a busy host
 _PATIENCE_S = 2.0  # of the operator, with a launch that waits
 _GAP_S = (0.0, 1.2)  # between the faults of a burst: within a start, a backoff, a stop
+_ANSWER_LIMIT_S = 15.0  # of what waited, once a server serves
 _FORGET_EVERY = 25  # what hung, crashed and was banned so often is nobody's real host
 _HISTORY = 20
 
@@ -56,6 +58,7 @@ class Driver:
             "mount": scene.storage.mounted,
             "nvml": scene.nvml.compiled,
             "clock": scene.clock.compiled,
+            "network": scene.parks,
             "worker": any(p.role is Role.WORKER for p in scene.processes()),
         }
         kinds = available([need for need, is_met in met.items() if is_met], self._tally.kinds)
@@ -96,6 +99,7 @@ class Driver:
         """Wait until a server serves, and check every invariant."""
         instance = self._until_serving()
         self._check_processes(self._scene.processes())
+        self._check_port()
         self._scene.told.read()
         self._scene.told.compare(instance)
 
@@ -133,6 +137,16 @@ class Driver:
         self._tally.operator[what] += 1
         self._note(f"         {what}")
         self._scene.service.order("restart")
+
+    def _check_port(self) -> None:
+        """Violation for a listener beside the server's, or a request that waits while the server serves."""
+        if len(found := listeners(self._scene.port)) != 1:
+            raise Violation(f"{len(found)} sockets listen on the server's port")
+        for asking in self._scene.waiting:
+            asking.join(_ANSWER_LIMIT_S)
+            if asking.is_alive():
+                raise Violation(f"a request of a planned restart still waits {_ANSWER_LIMIT_S:.0f} s later")
+        self._scene.waiting.clear()
 
     def _check_processes(self, found: Sequence[Process]) -> None:
         """Violation for a process of another launch than the one that serves."""

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from chaos import daemon_faults, device_faults, host_faults, process_faults, storage_faults
+from chaos import daemon_faults, device_faults, host_faults, process_faults, restart_faults, storage_faults
 from chaos.processes import Role
+from chaos.restart_faults import Step
 from chaos.scene import Scene
 
 Inject = Callable[[Scene, Random], str]
@@ -21,7 +22,7 @@ class Kind:
     name: str
     weight: int
     inject: Inject
-    needs: str = ""  # "clock", "mount", "nvml", "worker": where that is not there, the kind is left out
+    needs: str = ""  # "clock", "mount", "network", "nvml", "worker": where that is not there, the kind is left out
 
 
 KINDS = (
@@ -31,6 +32,10 @@ KINDS = (
     Kind("daemon-term", 8, daemon_faults.term),
     Kind("daemon-hup", 3, daemon_faults.hup),
     Kind("daemon-stop", 4, daemon_faults.stop_for_a_while),
+    Kind("restart-draining", 5, restart_faults.at(Step.DRAINING), "network"),
+    Kind("restart-holding", 4, restart_faults.at(Step.HOLDING), "network"),
+    Kind("restart-starting", 5, restart_faults.at(Step.STARTING), "network"),
+    Kind("restart-listening", 5, restart_faults.at(Step.LISTENING), "network"),
     Kind("engine-kill", 8, process_faults.kill(Role.ENGINE)),
     Kind("leader-kill", 8, process_faults.kill(Role.LEADER)),
     Kind("worker-kill", 6, process_faults.kill(Role.WORKER), "worker"),

@@ -10,12 +10,20 @@ from simulated import NAME
 _BUSY_TOKENS = 20_000  # minutes of work for the simulated engine
 _BUSY_LIMIT_S = 60.0
 _BUSY_WITHIN_S = 3.0
+_WAITING_LIMIT_S = 600.0  # more than any restart takes: who waits for so long waits for ever
 _PROOF_LIMIT_S = 3.0
 
 
 def answers(url: str) -> bool:
     """Whether a completion succeeds now."""
     return _ask(url, 2, _PROOF_LIMIT_S)
+
+
+def begin_asking(url: str) -> threading.Thread:
+    """Begin one short request, which may wait for a whole restart; the thread ends with its answer, or without one."""
+    thread = threading.Thread(target=_ask, args=(url, 2, _WAITING_LIMIT_S), daemon=True)
+    thread.start()
+    return thread
 
 
 def keep_busy(url: str, requests: int = 2) -> bool:

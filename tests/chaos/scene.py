@@ -1,6 +1,7 @@
 """The scene of one run: a folder, a daemon over the simulated server, a device, and whoever watches them."""
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,11 +18,19 @@ from chaos.told import Told
 from chaos.watch import Watch
 from e2e.vllmd_process import Settings, free_port, toml_text
 from simulated import host, serve
+from vllmd.act.parked_port import connections_migrate
 
 _WORKERS = 2
 # A start of the server in a tenth of a second besides its two interpreters'. An orphan lives for as long as a run may.
 _HOST = {"start_s": 0.1, "orphan_s": 7200}
-_SETTINGS = {"stall_timeout": "2s", "scrape_interval": "250ms", "drain_timeout": "2s"}
+_SETTINGS = {
+    "stall_timeout": "2s",
+    "scrape_interval": "250ms",
+    "start_timeout": "10s",
+    "drain_timeout": "2s",
+    "hold_timeout": "6s",
+}
+_KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}  # a planned restart waits for it
 _VICTIM_LIMIT_S = 3.0
 
 
@@ -29,7 +38,7 @@ class Scene:
     """What faults act on."""
 
     def __init__(self, folder: Path) -> None:
-        port = free_port()
+        self.port = port = free_port()
         self.folder = folder
         self.url = f"http://127.0.0.1:{port}"
         self.storage = Storage(folder / "state")
@@ -45,10 +54,17 @@ class Scene:
             "state": {"dir": str(self.storage.root)},
         }
         config.write_text(toml_text(sections), encoding="utf-8")
-        environ = {**host(**_HOST, gpu_dir=str(self.nvml.gpu)), **self.nvml.environ, **self.clock.environ}
+        environ = {**host(**_HOST, gpu_dir=str(self.nvml.gpu)), **_KEEP_ALIVE}
+        environ |= {**self.nvml.environ, **self.clock.environ}
         self.service = Service(config, control, self.log, environ)
         self.watch = Watch(self.nvml.gpu)
         self.told = Told(self.log, self.storage.state)
+        self.waiting: list[threading.Thread] = []  # for the answers to requests that came in a planned restart
+
+    @property
+    def parks(self) -> bool:
+        """Whether restarts can be planned ones: in a network of our own."""
+        return connections_migrate() is True
 
     def processes(self) -> list[Process]:
         """Return the live processes of all launches; the folder stands in the environment of each."""
@@ -65,6 +81,10 @@ class Scene:
                 return None
             self.service.tend()
             time.sleep(0.02)  # /proc sends no event
+
+    def leader(self) -> Process | None:
+        """Return the leader of the newest launch now."""
+        return next((p for p in reversed(self.processes()) if p.role is Role.LEADER), None)
 
     def recover(self) -> None:
         """End what a fault may have left broken around the daemon."""

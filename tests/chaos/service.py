@@ -69,15 +69,15 @@ class Service:
             self._process.wait(_STOP_LIMIT_S)
             self._process = None
 
-    def stop(self) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask the daemon to stop, as a service manager does; return its exit code. Violation if it does not end."""
         if self._process is None:
             return 0
-        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(number)
         try:
             code = self._process.wait(_STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise Violation(f"vllmd did not end {_STOP_LIMIT_S:.0f} s after SIGTERM") from None
+            raise Violation(f"vllmd did not end {_STOP_LIMIT_S:.0f} s after {number.name}") from None
         self._process = None
         return code
 
