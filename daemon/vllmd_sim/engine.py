@@ -19,6 +19,7 @@ from vllmd_sim import breakdowns, failures, startup, v0, v0_startup
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.engine_client import LINE_LIMIT
 from vllmd_sim.failures import CACHES, STEPPING
+from vllmd_sim.governed import scheduler_of_launch
 from vllmd_sim.gpu import Gpu
 from vllmd_sim.host import GIB, Host
 from vllmd_sim.last_words import LastWords
@@ -27,7 +28,7 @@ from vllmd_sim.memory import Memory, Pool
 from vllmd_sim.own_process import end_process, set_title
 from vllmd_sim.scheduler import Request, Scheduler, Step, StepClock, limits_of
 from vllmd_sim.startup import Stage
-from vllmd_sim.versions import SHUTDOWN_LINES_SINCE, TITLES_SINCE, at_least
+from vllmd_sim.versions import SCHEDULER_HOOK_SINCE, SHUTDOWN_LINES_SINCE, TITLES_SINCE, at_least
 from vllmd_sim.workers import WorkerLostError, Workers
 
 TITLE = "VLLM::EngineCore"
@@ -45,6 +46,8 @@ class Engine:
         self._workers = stage.workers
         self._last_words = last_words
         self._scheduler = Scheduler(limits_of(memory.config, pool.tokens))
+        plugins = at_least(stage.host.version, SCHEDULER_HOOK_SINCE) and not memory.config.v0
+        self._planner = scheduler_of_launch(self._scheduler, plugins=plugins)
         self._clock = StepClock(stage.host)
         self._wake = asyncio.Event()
         self._sender: asyncio.StreamWriter | None = None
@@ -135,7 +138,7 @@ class Engine:
             if self._announced and self._host.strikes_while_serving and self._seen >= self._host.fault_after_requests:
                 await self._suffer()
             now_s = time.monotonic()
-            step = self._scheduler.plan(now_s)
+            step = self._planner.schedule(now_s).step
             if step is None:
                 if self._draining:
                     return

@@ -1,6 +1,7 @@
 """What a version of vLLM has: comparisons, and which of its two engines runs."""
 
 TITLES_SINCE = (0, 10)  # its processes have names of their own
+SCHEDULER_HOOK_SINCE = (0, 12)  # SchedulerConfig.get_scheduler_cls, which vllmd_shim needs
 SHUTDOWN_LINES_SINCE = (0, 18)  # it tells of its shutdown step by step, and can drain
 _V1_BY_DEFAULT = (0, 8)  # VLLM_USE_V1 is off before, on since (envs.py)
 _V0_GONE = (0, 11)  # vllm/core/ is there up to 0.10.2

@@ -1,18 +1,38 @@
-"""`vllmd set` over the simulated server, which loads no plugin: it is refused, in words, and nothing happens."""
+"""`vllmd set` over the simulated server: at once where it can be, refused in words where it cannot."""
 
 import os
 import signal
 from pathlib import Path
 
-from e2e.vllmd_process import free_port, running
-from simulated import host, serve
+import httpx
+
+from e2e.vllmd_process import Instance, free_port, running
+from simulated import NAME, host, serve
 
 LIMIT_S = 30.0
 
 
+def in_force(instance: Instance, flag: str) -> object:
+    """Return the value of a flag with which the last step was made."""
+    return next(knob["in_force"] for knob in instance["live"]["flags"] if knob["flag"] == flag)
+
+
+def test_a_value_is_set_at_once_and_taken_back(tmp_path: Path) -> None:
+    """The next step has it, and `launched` ends it; the server stays the same."""
+    port = free_port()
+    with running(tmp_path, serve(port), environ=host()) as daemon:
+        pid = daemon.wait_serving(1, LIMIT_S)["pid"]
+        assert daemon.ask("set", "max-num-seqs=2", "--for", "10m").returncode == 0
+        body = {"model": NAME, "prompt": "x" * 400, "max_tokens": 4}
+        assert httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=LIMIT_S).is_success
+        daemon.wait(lambda i: in_force(i, "max-num-seqs") == 2, "the value is in force", LIMIT_S)
+        assert daemon.ask("set", "max-num-seqs=launched").returncode == 0
+        assert daemon.status()["pid"] == pid
+
+
 def test_what_the_server_does_not_offer_is_refused(tmp_path: Path) -> None:
-    """Exit code 5 and the reason, which the status shows, too; a wrong word is a usage error."""
-    with running(tmp_path, serve(free_port()), environ=host()) as daemon:
+    """A vLLM of 0.11 has no hook: exit code 5 and the reason, which the status shows; a wrong word is misuse."""
+    with running(tmp_path, serve(free_port()), environ=host(version="0.11.0")) as daemon:
         pid = daemon.wait_serving(1, LIMIT_S)["pid"]
         refused = daemon.ask("set", "max-num-seqs=2", "--for", "10m")
         assert refused.returncode == 5
