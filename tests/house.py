@@ -30,6 +30,7 @@ OPTIONS: Mapping[str, Arity] = {
     "enable-sleep-mode": Arity.BOOLEAN,
     "api-key": Arity.MANY,
     "port": Arity.ONE,
+    "distributed-executor-backend": Arity.ONE,
 }
 CATALOGUE = Catalogue({n: Option(n, (f"--{n}",), arity) for n, arity in OPTIONS.items()}, "0.33.0")
 ARGV = ("vllm", "serve", "model", "--gpu-memory-utilization=0.9", "--max-num-batched-tokens=2048")

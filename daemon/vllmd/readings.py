@@ -16,9 +16,10 @@ from vllmd.act.server_process import ServerProcess
 from vllmd.loop import Loop
 from vllmd.model.flags import api_servers
 from vllmd.model.life import ALIVE
+from vllmd.model.live import Heartbeat
 from vllmd.model.server import ServerState
 from vllmd.model.snapshot import Snapshot
-from vllmd.observe.process_states import compiles
+from vllmd.observe.process_states import activity_of, compiles
 from vllmd.observe.processes import cpu_s
 from vllmd.observe.scrape import HttpScraper
 from vllmd.ports import Clock, GpuReader
@@ -64,6 +65,7 @@ class Readings:
         interval_s = self._loop.supervisor.instance.settings.engine.scrape_interval_s
         self._scheduler.add_job(self._read, "interval", seconds=interval_s)
         self._scheduler.add_job(self._look, "interval", seconds=min(_LOOK_S, interval_s))
+        self._scheduler.add_job(self._feel, "interval", seconds=min(_LOOK_S, interval_s))
         if self._notifier.alive_every_s is not None:
             self._scheduler.add_job(self._show_life, "interval", seconds=self._notifier.alive_every_s)
         self._scheduler.start()
@@ -122,15 +124,25 @@ class Readings:
         answers = metrics is not None or await scraper.answers()
         suspected = self._loop.stall.suspects
         paused = await scraper.paused() if answers and suspected else None
+        of_host = await self.of_host()
+        beat = self._beat()
         return replace(
-            await self.of_host(),
+            of_host,
             metrics=metrics,
             paused=paused,
             compiling=compiles(self._sources.server.session.living()) if suspected else None,
             answers=answers,
             asked_s=asked_s,
             leader_cpu_s=cpu_s(leader) if leader is not None else None,
+            activity=activity_of(beat.pid) if suspected and beat is not None else None,
+            beat=beat,
         )
+
+    def _beat(self) -> Heartbeat | None:
+        """Return the heartbeat of an engine that is the server's own: another one's says nothing of it."""
+        server = self._sources.server
+        beat = server.live.read().heartbeat
+        return beat if beat is not None and server.session.is_ours(beat.pid) else None
 
     def _keep_house(self) -> None:
         """Note which processes are the server's, and keep its log within its size."""
@@ -171,6 +183,13 @@ class Readings:
             self._work(lambda: self._guarded(self._loop.look))
         elif self._loop.stall.suspects:
             await self._read()
+
+    async def _feel(self) -> None:
+        """Let the heartbeat of a serving engine be felt: it is memory, and nothing is waited for."""
+        life = self._loop.supervisor.life
+        if life.state is ServerState.SERVING and life.launch is not None:
+            beat, generation = self._beat(), life.launch.generation
+            self._guarded(lambda: self._loop.stall.feel(beat, generation))
 
     async def _show_life(self) -> None:
         """Let the service manager's watchdog be fed by the loop: where no work is done, nothing is said."""

@@ -15,11 +15,14 @@ import pytest
 
 from e2e.vllmd_process import Instance, VllmdProcess, alive, free_port, running
 from simulated import NAME, host, serve
+from vllmd_shim.block import VARIABLE, Block, Word, opened
 
 LIMIT_S = 30.0
 STALL_S = 3.0
 FOUND_WITHIN_S = STALL_S + 5.0
 FOUND = "the server hangs and is ended"  # vllmd's log, when the evidence is kept
+BEAT_S = 5.0  # the limit of a heartbeat whose steps are short
+LOOKS_S = 4.0  # a look every second, a reading, the evidence
 SETTINGS = {"engine": {"stall_timeout": f"{STALL_S:g}s", "scrape_interval": "250ms"}}
 
 
@@ -125,6 +128,19 @@ def test_a_deadlock_is_found_and_a_second_one_tries_eager_mode(tmp_path: Path) -
         assert ask(port, 4) == 200
 
 
+def strike(daemon: VllmdProcess, fault: str, port: int, pool: ThreadPoolExecutor) -> None:
+    """Let the server hang in this way, under load."""
+    pool.submit(ask, port, 20_000)
+    until_running(port, 1)
+    match fault:
+        case "engine":
+            engine_of(daemon).send_signal(signal.SIGSTOP)
+        case "worker":
+            worker_of(daemon).send_signal(signal.SIGSTOP)
+        case "deadlock":
+            pool.submit(ask, port, 20_000)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", ["engine", "worker", "deadlock"])
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
@@ -138,15 +154,7 @@ def test_every_hang_under_load_is_found_in_time(tmp_path: Path, fault: str, time
     with running(tmp_path, argv, settings, world) as daemon, ThreadPoolExecutor(2) as pool:
         for number in range(1, times + 1):
             daemon.wait_serving(2 * number - 1, LIMIT_S)
-            pool.submit(ask, port, 20_000)
-            until_running(port, 1)
-            match fault:
-                case "engine":
-                    engine_of(daemon).send_signal(signal.SIGSTOP)
-                case "worker":
-                    worker_of(daemon).send_signal(signal.SIGSTOP)
-                case "deadlock":
-                    pool.submit(ask, port, 20_000)
+            strike(daemon, fault, port, pool)
             found_s.append(until_found(daemon, number))
             assert daemon.wait_serving(2 * number, LIMIT_S)["generation"] == 2 * number
             daemon.ask("restart")  # forgets the failures in a row, whose wait grows to minutes
@@ -155,11 +163,56 @@ def test_every_hang_under_load_is_found_in_time(tmp_path: Path, fault: str, time
     assert max(found_s) < FOUND_WITHIN_S
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["engine", "worker", "deadlock"])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_heartbeat_shows_every_hang_long_before_the_page_could(tmp_path: Path, fault: str, times: int) -> None:
+    """With limits as by default: 5 s, a look and a reading, of 120; the message says which of the two it was."""
+    port = free_port()
+    settings = {"budget": {"crash_breaker": "100 in 15m"}}
+    world = host(fault="hang", fault_after_requests=2) if fault == "deadlock" else host()
+    found_s: list[float] = []
+    argv = serve(port, *(("--tensor-parallel-size", "2") if fault == "worker" else ()))
+    with running(tmp_path, argv, settings, world) as daemon, ThreadPoolExecutor(2) as pool:
+        for number in range(1, times + 1):
+            daemon.wait_serving(2 * number - 1, LIMIT_S)
+            strike(daemon, fault, port, pool)
+            found_s.append(until_found(daemon, number))
+            instance = daemon.wait_serving(2 * number, LIMIT_S)
+            assert "no heartbeat of its engine for" in instance["last_failure"]["summary"]
+            daemon.ask("restart")  # forgets the failures in a row, whose wait grows to minutes
+        assert "no heartbeat of its engine for" in evidence_of(instance, 2 * times - 1)
+    shown = " ".join(f"{seconds:.1f}" for seconds in found_s)
+    print(f"{fault}: found by its heartbeat after {shown} s, limit {BEAT_S:g} s")  # noqa: T201 - what it measures
+    assert max(found_s) < BEAT_S + LOOKS_S
+
+
+@pytest.mark.parametrize("shim", [False, True], ids=["without the shim", "with another engine's words"])
+def test_without_its_heartbeat_a_hang_is_found_by_the_page(tmp_path: Path, *, shim: bool) -> None:
+    """Where there is none, or it is of an engine that is not this server's: the operator's limit alone holds."""
+    port = free_port()
+    engine = {"stall_timeout": "9s", "scrape_interval": "250ms", "shim": shim}
+    with running(tmp_path, serve(port), {"engine": engine}, host()) as daemon, ThreadPoolExecutor(2) as pool:
+        pid = daemon.wait_serving(1, LIMIT_S)["pid"]
+        if shim:
+            block_of(pid).words[Word.ENGINE_PID] = os.getpid()
+        strike(daemon, "engine", port, pool)
+        assert until_found(daemon, 1) > 8
+        assert "no token and no step for" in daemon.wait_serving(2, LIMIT_S)["last_failure"]["summary"]
+
+
+def block_of(pid: int) -> Block:
+    """Return the control block of a server, which its environment names."""
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    name = f"{VARIABLE}=".encode()
+    return opened(next(os.fsdecode(word.removeprefix(name)) for word in words if word.startswith(name)))
+
+
 @pytest.mark.slow
 def test_a_hang_is_found_when_its_limit_has_passed_however_seldom_the_server_is_read(tmp_path: Path) -> None:
     """A reading every 5 s, as by default: once a hang is near it is looked for every second."""
     port = free_port()
-    engine = {"stall_timeout": "12s", "scrape_interval": "5s"}
+    engine = {"stall_timeout": "12s", "scrape_interval": "5s", "shim": False}
     with running(tmp_path, serve(port), {"engine": engine}, host()) as daemon:
         daemon.wait_serving(1, LIMIT_S)
         with load(port):

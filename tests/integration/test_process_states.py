@@ -1,17 +1,19 @@
 """What the processes of a server do, by /proc, of real processes."""
 
+import os
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
-from vllmd.observe.process_states import compiles
+from vllmd.observe.process_states import activity_of, compiles
 from vllmd.observe.processes import identity, own_zombies
 
 LIMIT_S = 10.0
@@ -42,6 +44,42 @@ def test_a_compiler_that_computes_is_seen_and_one_that_is_stopped_is_not(tmp_pat
         while compiles([found]) and time.monotonic() < deadline:
             time.sleep(0.01)  # a stop sends no event to who is not its parent
         assert not compiles([found])
+
+
+def test_the_activity_of_a_process_is_that_of_all_that_descend_from_it() -> None:
+    """A child that computes counts; one that is stopped is told; what has ended has none."""
+    with subprocess.Popen(["sh", "-c", "yes > /dev/null & wait"], start_new_session=True) as process:
+        try:
+            until(lambda: cpu_of(process.pid) > 0.05)
+            assert not stopped(process.pid)
+            child = psutil.Process(process.pid).children()[0]
+            child.send_signal(signal.SIGSTOP)
+            until(lambda: stopped(process.pid))
+            before_s = cpu_of(process.pid)
+            assert cpu_of(process.pid) == before_s
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert activity_of(process.pid) is None
+
+
+def cpu_of(pid: int) -> float:
+    """Return the CPU time of a process and its children; 0 if it has ended."""
+    activity = activity_of(pid)
+    return activity.cpu_s if activity is not None else 0.0
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process or a child of it is stopped."""
+    activity = activity_of(pid)
+    return activity is not None and activity.stopped
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds; /proc sends no event."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it does not come to that"
+        time.sleep(0.01)
 
 
 def test_children_are_looked_for_while_threads_end() -> None:

@@ -2,18 +2,21 @@
 
 from dataclasses import replace
 
-from house import House, house, settings
+from house import ARGV, House, house, settings
 from vllmd.model.decision import Action, Change, Hold, HoldReason
 from vllmd.model.failure import Failure, FailureClass
+from vllmd.model.live import Heartbeat
 from vllmd.model.orders import Pause
 from vllmd.model.server import Hung, Phase, ServerState
 from vllmd.model.settings import Guard, Slo
-from vllmd.model.snapshot import Metrics, Snapshot
+from vllmd.model.snapshot import Activity, Metrics, Snapshot
 
 STUCK = Metrics(
     {"requests_running": 4.0, "requests_waiting": 1.0},
     {"prompt_tokens": 900.0, "generation_tokens": 40.0, "steps": 40.0},
 )
+BEAT = Heartbeat(steps=40, step_s=1.0, longest_s=0.3, running=4, waiting=1, tokens=4, own_s=0.0, pid=7)
+STILL = Activity(50.0)
 
 
 def begun() -> House:
@@ -31,6 +34,16 @@ def stand_still(built: House, seconds: float) -> None:
         built.clock.at_s += 5
         reading = Snapshot(built.clock.now_s(), 0, STUCK, None, monotonic_s=built.clock.monotonic_s())
         built.tick(reading, after_s=0.0)
+
+
+def miss_beats(built: House, seconds: int, activity: Activity | None = STILL) -> None:
+    """Look every second at a heartbeat that stands still, and hand in a reading where it is near its limit."""
+    for _ in range(seconds):
+        built.clock.at_s += 1
+        built.loop.stall.feel(BEAT, 1)
+        if built.loop.stall.suspects:
+            reading = Snapshot(built.clock.now_s(), 0, STUCK, None, monotonic_s=built.clock.monotonic_s())
+            built.tick(replace(reading, activity=activity, beat=BEAT), after_s=0.0)
 
 
 def changes(built: House) -> list[Change]:
@@ -62,6 +75,45 @@ def test_a_hang_is_found_after_the_limit_and_not_before() -> None:
     assert built.server.hung.reason == "no token and no step for 125 s with 4 requests running"
     assert built.state == ServerState.SERVING
     assert len(built.server.launches) == 1
+
+
+def test_a_hang_is_found_by_its_heartbeat_long_before_that() -> None:
+    """After 5 s in which none of its processes did anything, and not before; what is told says so."""
+    built = begun()
+    miss_beats(built, 6)
+    assert built.server.hung is None
+    miss_beats(built, 1)
+    assert built.server.hung is not None
+    assert built.server.hung.reason.startswith("no heartbeat of its engine for 6.0 s with 4 requests running")
+    built.hung()
+    assert [change.action for change in changes(built)] == [Action.RETRY]
+
+
+def test_a_heartbeat_that_was_read_by_nobody_says_nothing() -> None:
+    """Whether it is paused, sleeps or computes is asked before it is ended."""
+    built = begun()
+    miss_beats(built, 100, activity=None)
+    assert built.server.hung is None
+
+
+def test_a_heartbeat_of_workers_that_are_elsewhere_is_not_used() -> None:
+    """Under Ray the engine waits for processes that are not seen."""
+    built = house(settings(Slo()), (*ARGV, "--distributed-executor-backend", "ray"))
+    built.loop.begin()
+    built.ready()
+    miss_beats(built, 100)
+    assert built.server.hung is None
+
+
+def test_a_paused_vllmd_leaves_a_missing_heartbeat_alone() -> None:
+    """It is told, as what the page shows is."""
+    built = begun()
+    built.loop.pause(Pause(built.clock.now_s(), None, "anna", "driver"))
+    miss_beats(built, 20)
+    assert built.server.hung is None
+    last = built.told[-1].last_decision
+    assert isinstance(last, Hold)
+    assert (last.reason, last.message[:12]) == (HoldReason.HANGS, "no heartbeat")
 
 
 def test_a_server_is_asked_whether_it_is_paused_before_the_limit() -> None:

@@ -158,4 +158,5 @@ def _heartbeat(block: Block) -> Heartbeat:
         waiting=words[Word.WAITING],
         tokens=words[Word.TOKENS],
         own_s=words[Word.OWN_NS] * _NS,
+        pid=words[Word.ENGINE_PID],
     )

@@ -38,6 +38,7 @@ class Heartbeat:
     waiting: int
     tokens: int
     own_s: float  # spent in the shim, in all
+    pid: int = 0  # the engine's, as it knows itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vllmd.model.live import Heartbeat
+
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
@@ -73,6 +75,18 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Activity:
+    """What an engine and its workers do: CPU time so far, and whether one of them is stopped, or reads a disk.
+
+    `stopped`: by a signal (T in proc(5)); `disk`: it waits where no signal comes through (D), as for a page of a file.
+    """
+
+    cpu_s: float
+    stopped: bool = False
+    disk: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One reading: time in seconds (unix), the generation it belongs to, and what could be read.
 
@@ -80,7 +94,8 @@ class Snapshot:
     had vLLM itself keep its requests waiting, None where that was not asked, or not answered; `compiling` whether a
     compiler computes among its processes, None where nobody looked; `answers` whether the
     server answered anything, None where it was not asked, and `asked_s` when it was, by the monotonic clock;
-    `leader_cpu_s` is the CPU time of its main process so far.
+    `leader_cpu_s` is the CPU time of its main process so far; `activity` what its engine does, None where nobody
+    looked; `beat` the heartbeat of an engine of this launch, None where it has none.
     """
 
     at_s: float
@@ -95,6 +110,8 @@ class Snapshot:
     answers: bool | None = None
     asked_s: float | None = None
     leader_cpu_s: float | None = None
+    activity: Activity | None = None
+    beat: Heartbeat | None = None
 
 
 @dataclass(frozen=True, slots=True)

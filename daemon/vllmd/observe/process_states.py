@@ -4,13 +4,17 @@ Read is what the kernel answers without the process's help: its title by `comm`,
 waits for a process that holds its own memory map.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import psutil
+
 from vllmd.model.server import ProcessId
+from vllmd.model.snapshot import Activity
 
 _PROC = Path("/proc")
 _THREADS = 1024  # of one process; vLLM's have some hundred
@@ -18,7 +22,8 @@ _THREADS = 1024  # of one process; vLLM's have some hundred
 _COMPILERS = frozenset(
     {"cc1", "cc1plus", "as", "ld", "clang", "clang++", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary"}
 )
-_COMPUTES = frozenset({"R", "D"})  # proc(5): it runs, or waits for a disk
+_WAITS_FOR_DISK, _STOPPED = "D", "T"  # proc(5)
+_COMPUTES = frozenset({"R", _WAITS_FOR_DISK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,17 @@ def compiles(processes: Iterable[ProcessId]) -> bool:
     """Whether one of these processes is a compiler at work: a server's first request of a kind may wait for one."""
     found = (_fields(_PROC / str(process.pid)) for process in processes)
     return any(fields is not None and fields[0] in _COMPILERS and fields[1] in _COMPUTES for fields in found)
+
+
+def activity_of(pid: int) -> Activity | None:
+    """Return what a process and all that descend from it do, taken together; None if it has ended."""
+    try:
+        pids = (pid, *(child.pid for child in psutil.Process(pid).children(recursive=True)))
+    except psutil.NoSuchProcess:
+        return None
+    found = [fields for each in pids if (fields := _fields(_PROC / str(each))) is not None]
+    ticks, states = sum(busy for *_, busy in found), {state for _, state, _ in found}
+    return Activity(ticks / os.sysconf("SC_CLK_TCK"), stopped=_STOPPED in states, disk=_WAITS_FOR_DISK in states)
 
 
 def _read(pid: int) -> ProcessReading | None:
