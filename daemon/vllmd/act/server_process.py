@@ -16,6 +16,7 @@ import structlog
 
 from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.ending import ended_process
+from vllmd.act.environment import launch_environment
 from vllmd.act.evidence import evidence_text, keep_evidence
 from vllmd.act.launch_logs import evidence_path, log_path, open_log
 from vllmd.act.launcher import Launcher
@@ -280,8 +281,9 @@ class ServerProcess:
         output = open_log(launcher.log_dir, launch.generation, launcher.keep_logs)
         try:
             folder, block = launcher.shim_folder, former.block if former else ""
+            planned = launch_environment(launcher.environment, launch.flags, launch.baseline)
             environment = self.live.prepare(
-                launcher.environment, launch.flags, folder, block, address=launcher.address, wanted=launcher.shim
+                planned, launch.flags, folder, block, address=launcher.address, wanted=launcher.shim
             )
             record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)
             return await spawn(launch.argv, environment, output, record)
