@@ -20,12 +20,15 @@ from vllmd.model.decision import (
     Wish,
 )
 from vllmd.model.failure import Evidence, Failure, FailureClass
-from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS, Flags, FlagValue
+from vllmd.model.handover import Handover, Handovers
+from vllmd.model.live import Heartbeat, Knob, Live, Traffic
 from vllmd.model.memory_budget import MemoryBudget
+from vllmd.model.orders import SetLive
 from vllmd.model.server import Phase, ServerState
 from vllmd.model.settings import Mode, Modes
 from vllmd.model.snapshot import Gpu, GpuProcess
-from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, StartFacts, Status
+from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, LiveStatus, StartFacts, Status
 
 NOW_S = 1_790_270_208.0  # 2026-09-24 17:16:48 UTC
 GIB = 2**30
@@ -77,6 +80,17 @@ def _targets() -> tuple[TargetAssessment, ...]:
         TargetAssessment(Target("ttft_p95", "ttft", 0.95, 1.0), Verdict.MET, 3720, 0.987, 0.987, 0.5, 0.75),
         TargetAssessment(Target("itl_p99", "itl", 0.99, 0.1), Verdict.MET, 88_210, 0.9993, 0.9993, 0.05, 0.075),
     )
+
+
+HANDOVER = Handover(held=37, most_held=30, longest_wait_s=84.5, cut=0, refused=1)
+
+
+def example_live() -> LiveStatus:
+    """Return a server whose token budget is set below what was launched, and whose cap of sequences cannot be."""
+    knobs = {BATCHED_TOKENS: Knob("", 2048, 1024, 1024, 1024), MAX_NUM_SEQS: Knob("this vLLM's scheduler has none")}
+    beat = Heartbeat(5000, 100.0, 0.25, 41, 0, 300, 0.04)
+    order = SetLive(NOW_S - 60, "anna", BATCHED_TOKENS, 1024, NOW_S + 540, 7)
+    return LiveStatus(Live(knobs, beat, Traffic(43, 99.0, shared_port=True)), (order,), silent_s=0.01)
 
 
 def example_status(**changes: Any) -> Status:
@@ -145,7 +159,7 @@ def example_status(**changes: Any) -> Status:
         decisions=(
             DecisionRecord(
                 moved,
-                Outcome(moved, 6, served=True, outage_s=85.0),
+                Outcome(moved, 6, served=True, outage_s=85.0, handover=HANDOVER),
                 Verification("D19", NOW_S - 2700.0, Effect.BETTER, "97.1 % to 99.9 % within 0.1 s", 0.971, 0.999),
             ),
             DecisionRecord(recovered, Outcome(recovered, 7, served=True, outage_s=125.0)),
@@ -160,6 +174,8 @@ def example_status(**changes: Any) -> Status:
         launches={"first": 1, "crash": 1, "change": 1},
         outage_s={"crash": 125.0, "change": 85.0},
         host="gpu7",
+        live=example_live(),
+        handovers=Handovers().with_one(HANDOVER),
     )
     return replace(status, **changes)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from vllmd.model.decision import Action, Change, Effect, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags
+from vllmd.model.handover import Handover
 from vllmd.model.live import Knob, Live
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Hung, Launch, Left, ServerEvent
@@ -77,6 +78,7 @@ class FakeServer:
         self.stopping = False
         self.plain = ""  # why a restart would be a plain one
         self.waiting = False  # whether connections wait for the next launch
+        self.handover: Handover | None = None  # how a restart went
         self.hung: Hung | None = None
         self.left_behind = Left()
         self.adopted: list[Launch] = []
@@ -117,9 +119,10 @@ class FakeServer:
         """Say what the test says."""
         return f"{len(flags)} flags, and {self.plain}" if self.plain else None
 
-    def release(self) -> None:
-        """Let none wait."""
-        self.waiting = False
+    def release(self) -> Handover | None:
+        """Let none wait; tell how it went where a restart was under way."""
+        waiting, self.waiting = self.waiting, False
+        return self.handover if waiting else None
 
     def end(self, silent_s: float, reason: str) -> None:
         """Begin to end a server that hangs."""

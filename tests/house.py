@@ -72,7 +72,7 @@ class House:
     def ready(self) -> None:
         """Let the launch serve."""
         assert self.server.living is not None
-        self.loop.on_event(Ready(self.server.living.generation))
+        self.loop.on_event(Ready(self.server.living.generation, self.server.release()))
 
     def dies(self, code: int | None, *log: str) -> None:
         """Let the server end by itself, having printed these lines."""

@@ -137,7 +137,7 @@ class Loop:
             case Spawned():
                 self.supervisor.spawned(event.leader)
             case Ready() if not draining:
-                self._on_ready(event.generation)
+                self._on_ready(event)
             case Ready():
                 pass  # it is already being stopped
             case Exited() | StartStalled() | Hung() | LaunchRefused() if draining:
@@ -190,13 +190,13 @@ class Loop:
             return decide_step_back(self._situation(), self._policies, facts, modes.memory) or decision
         return decision
 
-    def _on_ready(self, generation: int) -> None:
-        outcome = self.supervisor.ready()
+    def _on_ready(self, event: Ready) -> None:
+        outcome = self.supervisor.ready(event.handover)
         self._settle()
         self._past.visited.add(self.supervisor.flags)
         self._past.served = self.supervisor.flags
         self._window, self._assessment = Window(self._window.span_s), None
-        self._trials.ready(outcome, generation)
+        self._trials.ready(outcome, event.generation)
 
     def _settle(self) -> None:
         if self._past.settle(self._journal, self.supervisor.fingerprint, self._instance.baseline):

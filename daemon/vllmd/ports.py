@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags
+from vllmd.model.handover import Handover
 from vllmd.model.live import Live
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch, Left, ServerEvent
@@ -66,8 +67,8 @@ class Server(Protocol):
     def plain_restart(self, flags: Flags) -> str | None:
         """Return why connections cannot wait through a restart of the server with these flags; None where they can."""
 
-    def release(self) -> None:
-        """Let no connection wait any longer for a next launch."""
+    def release(self) -> Handover | None:
+        """Let no connection wait any longer for a next launch; return how the restart went, None without one."""
 
     def end(self, silent_s: float, reason: str) -> None:
         """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""

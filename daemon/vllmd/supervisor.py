@@ -11,6 +11,7 @@ from vllmd.decide.log_phase import DOING
 from vllmd.decide.start_log import phase_reached, read_start
 from vllmd.model.decision import Change, Outcome
 from vllmd.model.flags import Flags
+from vllmd.model.handover import Handover
 from vllmd.model.instance import Instance
 from vllmd.model.life import ALIVE, Life
 from vllmd.model.server import Launch, Phase, ProcessId, ServerState
@@ -220,7 +221,8 @@ class Supervisor:
     def hold(self, message: str) -> None:
         """Keep the server down until somebody acts."""
         self._coming = None
-        self._server.release()
+        if (handover := self._server.release()) is not None:
+            self._journal.handover(handover, self._clock.now_s())
         self._move(ServerState.HELD, message)
 
     def stop(self) -> None:
@@ -249,8 +251,11 @@ class Supervisor:
         if self.life.launch is not None:
             self.life = replace(self.life, launch=replace(self.life.launch, leader=leader))
 
-    def ready(self) -> Outcome | None:
-        """Take note that the server serves; return the outcome of the change behind the launch, if there is one."""
+    def ready(self, handover: Handover | None = None) -> Outcome | None:
+        """Take note that the server serves, and how connections came over the restart that this ends.
+
+        Return the outcome of the change behind the launch, if there is one.
+        """
         now_s, launch, down_s = self._clock.now_s(), self.life.launch, self.life.down_since_s
         if launch is None or self.life.state is not ServerState.STARTING:
             return None
@@ -260,7 +265,7 @@ class Supervisor:
         outage_s = now_s - down_s if down_s is not None else None
         self._move(ServerState.SERVING, "serving")
         self._journal.serving(launch, self._current.cause, outage_s, self.start_s)
-        return self._outcome(served=True, outage_s=outage_s)
+        return self._outcome(served=True, outage_s=outage_s, handover=handover)
 
     def stopped(self) -> None:
         """Take note of an end that was asked for: launch what comes next, or stay down."""
@@ -296,11 +301,11 @@ class Supervisor:
             case _:
                 return phase_reached(self.facts)
 
-    def _outcome(self, *, served: bool, outage_s: float | None) -> Outcome | None:
+    def _outcome(self, *, served: bool, outage_s: float | None, handover: Handover | None = None) -> Outcome | None:
         change, launch = self._current.change, self.life.launch
         if change is None or launch is None:
             return None
-        outcome = Outcome(change, launch.generation, served, outage_s)
+        outcome = Outcome(change, launch.generation, served, outage_s, handover)
         self._journal.outcome(outcome, self._clock.now_s())
         self._current = replace(self._current, change=None)  # an outcome is told once
         return outcome

@@ -3,6 +3,7 @@
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -40,6 +41,29 @@ def test_two_planned_restarts_lose_no_request(tmp_path: Path, address: str) -> N
     assert min(seen.outages_s(2)) > 2.0
 
 
+def told_of(instance: dict[str, Any]) -> dict[str, Any]:
+    """Return what the last change of a status says of its restart."""
+    found: dict[str, Any] = instance["decisions"][-1]["outcome"]["restart"]
+    return found
+
+
+def test_what_planned_restarts_meant_for_clients_is_told(tmp_path: Path) -> None:
+    """How many waited, and the longest for how long; that none was lost."""
+    with own_network(), running(tmp_path, serve(free_port()), SETTINGS, ENVIRON) as daemon:
+        instance = daemon.wait_serving(1, LIMIT_S)
+        with steady(instance["url"], NAME, rate=20) as seen:
+            restarted(daemon, seen, 2)
+            restarted(daemon, seen, 3)
+            daemon.wait(lambda _: seen.ended >= 200, "two hundred requests", LIMIT_S)
+        assert seen.errors == []
+        assert max(seen.took_s) > 1.0
+        assert daemon.log().count("the port is no longer parked") == 2
+        told = told_of(daemon.wait_serving(3, LIMIT_S))
+        assert (told["kind"], told["requests_cut"], told["requests_refused"]) == ("planned", 0, 0)
+        assert told["connections_held"] == told["most_held_at_once"] > 10
+        assert 1.0 < told["longest_wait_seconds"] <= max(seen.took_s)
+
+
 def test_a_plain_restart_loses_requests_and_says_why_it_is_plain(tmp_path: Path) -> None:
     """Without the kernel's setting connections are refused until the next server listens."""
     with own_network(migrating=False), running(tmp_path, serve(free_port()), SETTINGS, ENVIRON) as daemon:
@@ -47,7 +71,9 @@ def test_a_plain_restart_loses_requests_and_says_why_it_is_plain(tmp_path: Path)
         with steady(instance["url"], NAME, rate=20) as seen:
             restarted(daemon, seen, 2)
         assert seen.errors
-        assert "net.ipv4.tcp_migrate_req is 0" in daemon.log()
+        told = told_of(daemon.wait_serving(2, LIMIT_S))
+        assert "net.ipv4.tcp_migrate_req is 0" in told["plain"]
+        assert (told["kind"], told["connections_held"]) == ("plain", None)
 
 
 def ask_in(pool: ThreadPoolExecutor, url: str, tokens: int = 4) -> "Future[httpx.Response]":
@@ -71,7 +97,8 @@ def test_what_waits_for_too_long_is_told_when_to_come_again(tmp_path: Path) -> N
             assert answer.status_code == 503
             assert int(answer.headers["retry-after"]) > 0
             assert answer.json()["error"]["code"] == 503
-        daemon.wait_serving(2, LIMIT_S)
+        told = told_of(daemon.wait_serving(2, LIMIT_S))
+        assert told["connections_held"] == told["requests_refused"] == 21
         assert httpx.get(f"{url}/health").status_code == 200
 
 
@@ -129,9 +156,10 @@ def test_a_request_that_does_not_end_is_cut_at_the_drains_limit(tmp_path: Path) 
             endless = ask_in(pool, url, tokens=20_000)
             time.sleep(0.5)  # likewise
             daemon.ask("restart")
-            daemon.wait_serving(2, LIMIT_S)
+            told = told_of(daemon.wait_serving(2, LIMIT_S))
             assert endless.exception() is not None or endless.result().status_code == 500
         assert "requests=1" in daemon.log()
+        assert told["requests_cut"] == 1
 
 
 def test_the_next_vllmd_ends_a_drain_that_the_one_before_began(tmp_path: Path) -> None:

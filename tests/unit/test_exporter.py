@@ -13,13 +13,17 @@ from examples import NOW_S, example_change, example_status, starting_status
 from vllmd.errors import VllmdError
 from vllmd.model.canary import CanaryResult
 from vllmd.model.decision import Effect, HoldReason, Verification
+from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS
+from vllmd.model.handover import Handover, Handovers, RestartKind
+from vllmd.model.live import Knob, Live
 from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.snapshot import Gpu, GpuProcess
-from vllmd.model.status import DecisionRecord, FlagStatus, StartFacts, Status
+from vllmd.model.status import DecisionRecord, FlagStatus, LiveStatus, StartFacts, Status
 from vllmd.report.exporter import InstanceCollector, health, parse_address, readiness
 from vllmd.report.publication import Publication
-from vllmd.report.series import LABEL_LIMIT, families
+from vllmd.report.samples import LABEL_LIMIT
+from vllmd.report.series import families
 
 Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -266,3 +270,52 @@ def test_wrong_address_is_named(address: str) -> None:
     """An address that is none says where it is set and how it is written."""
     with pytest.raises(VllmdError, match=r"\[listen\] metrics"):
         parse_address(address)
+
+
+def test_restarts_are_told_by_kind_with_what_they_meant() -> None:
+    """Every kind has a series, sums begin at 0, and the last restart has its own gauges."""
+    found = series(example_status())
+    kinds = {kind.value: value(found, "restarts_total", kind=kind.value) for kind in RestartKind}
+    assert kinds == {"gated": 0, "planned": 1, "plain": 0}
+    sums = [value(found, f"{name}_total") for name in ("connections_held", "requests_cut", "requests_refused")]
+    assert sums == [37, 0, 1]
+    assert value(found, "restart_held_connections") == 30
+    assert value(found, "restart_longest_wait_seconds") == 84.5
+
+
+def test_before_a_restart_nothing_is_told_of_the_last_one() -> None:
+    """No wait is not a wait of 0 s; the sums are there all the same."""
+    found = series(example_status(handovers=Handovers()))
+    assert value(found, "restart_longest_wait_seconds") is None
+    assert value(found, "requests_cut_total") == 0
+    plain = series(example_status(handovers=Handovers().with_one(Handover(plain="a UNIX socket"))))
+    assert value(plain, "restart_held_connections") is None
+    assert value(plain, "restarts_total", kind="plain") == 1
+
+
+def test_live_values_are_told_as_launched_asked_and_in_force() -> None:
+    """A flag that is off has no values; what nobody asked for is what was launched."""
+    found = series(example_status())
+    told = {
+        kind: value(found, "live_value", flag=BATCHED_TOKENS, kind=kind) for kind in ("launched", "asked", "in_force")
+    }
+    assert told == {"launched": 2048, "asked": 1024, "in_force": 1024}
+    assert [value(found, "flag_live", flag=flag) for flag in (BATCHED_TOKENS, MAX_NUM_SEQS)] == [1, 0]
+    assert not [labels for labels in of(found, "live_value") if labels["flag"] == MAX_NUM_SEQS]
+    launched = LiveStatus(Live({MAX_NUM_SEQS: Knob("", 64, None, None, 64)}), plain_restart="a UNIX socket")
+    found = series(example_status(live=launched))
+    assert value(found, "live_value", flag=MAX_NUM_SEQS, kind="asked") == 64
+    assert value(found, "restart_plain") == 1
+    assert value(found, "requests_in_flight") is None
+    assert value(found, "engine_steps_total") is None
+
+
+def test_steps_and_requests_are_told() -> None:
+    """Steps, what the shim takes of them, the silence since the last one, and what is being answered."""
+    found = series(example_status())
+    assert value(found, "engine_steps_total") == 5000
+    assert value(found, "shim_overhead_seconds_total") == 0.04
+    assert value(found, "engine_silent_seconds") == 0.01
+    assert value(found, "engine_longest_step_seconds") == 0.25
+    assert value(found, "requests_in_flight") == 43
+    assert value(series(example_status(live=None)), "restart_plain") is None

@@ -90,7 +90,17 @@ def test_decision_has_outcome_and_verification() -> None:
     first = instance(example_status())["decisions"][0]
     assert first["changes"] == [{"flag": "max-num-batched-tokens", "from": "8192", "to": "2048"}]
     assert (first["id"], first["trigger"], first["outage_seconds"]) == ("D19", "itl_p99", 85.0)
-    assert first["outcome"] == {"generation": 6, "served": True, "outage_seconds": 85.0}
+    told = {key: first["outcome"][key] for key in ("generation", "served", "outage_seconds")}
+    assert told == {"generation": 6, "served": True, "outage_seconds": 85.0}
+    assert first["outcome"]["restart"] == {
+        "kind": "planned",
+        "plain": None,
+        "connections_held": 37,
+        "most_held_at_once": 30,
+        "longest_wait_seconds": 84.5,
+        "requests_cut": 0,
+        "requests_refused": 1,
+    }
     assert first["verification"]["effect"] == "better"
 
 

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -83,7 +84,10 @@ class LiveBlock:
         remove_block(path)
 
     def read(self) -> Live:
-        """Return what the engine tells now."""
+        """Return what engine and API server tell now."""
+        return replace(self._read_engine(), traffic=self.traffic())
+
+    def _read_engine(self) -> Live:
         block = self._block
         if block is None:
             return Live.nothing(self._off)

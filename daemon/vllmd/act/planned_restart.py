@@ -27,7 +27,9 @@ from vllmd.act.parked_port import (
     parking_refused,
 )
 from vllmd.act.refusal import AT_ONCE, hang_up, refuse
+from vllmd.act.tally import Tally
 from vllmd.model.flags import Flags, api_servers
+from vllmd.model.handover import Handover
 from vllmd.observe.processes import accepted, listeners
 from vllmd.ports import Clock
 
@@ -71,7 +73,7 @@ class PlannedRestart:
         self._tls = False
         self._watching: asyncio.Task[None] | None = None
         self._answers: set[asyncio.Task[None]] = set()  # 503s that are being sent
-        self._refused = 0
+        self._tally: Tally | None = None  # of a restart that is under way
         self.step = Step.OPEN
 
     @property
@@ -94,11 +96,12 @@ class PlannedRestart:
                 refused = f"the port cannot be bound a second time: {error.strerror}"
         if parked is None:
             log.warning("the restart is a plain one: connections are refused until it is over", reason=refused)
+            self._tally = Tally(refused or "unknown")
             return False
         if (longest := longest_queue()) < BACKLOG:
             log.warning("few connections can wait: net.core.somaxconn is low", connections=longest)
         self._parked, self._parked_s = parked, self._clock.monotonic_s()
-        self.step, self._refused = Step.DRAINING, 0
+        self.step, self._tally = Step.DRAINING, Tally()
         self._port, self._tls = port, "ssl-certfile" in flags
         self._watching = asyncio.ensure_future(self._watch(parked, limits.hold_s))
         return True
@@ -138,6 +141,7 @@ class PlannedRestart:
             done, _ = await asyncio.wait(ends, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 break
+        self._note_cut()
         if self.step is Step.DRAINING:
             self.step = Step.HOLDING
 
@@ -147,18 +151,35 @@ class PlannedRestart:
             return False
         return not accepted(self._port) or min(calm_s, unkept_s) >= _CALM_S + _LINGERING_S
 
-    def release(self) -> None:
-        """Give what waits to the server that listens now, or answer it with 503 where none does."""
-        parked = self._parked
+    def server_ended(self) -> None:
+        """Count what a server that could not be parked had in flight at its end, while its block can be read."""
+        if self._tally is not None and not self._tally.parked:
+            self._note_cut()
+
+    def _note_cut(self) -> None:
+        traffic = self._live.traffic()
+        if self._tally is not None and traffic is not None:
+            self._tally.cut = traffic.in_flight
+
+    def release(self) -> Handover | None:
+        """Give what waits to the server that listens now, or answer it with 503 where none does.
+
+        Return how it went; None where no restart is under way.
+        """
+        parked, tally, self._tally = self._parked, self._tally, None
+        if tally is None:
+            return None
         if parked is None:
-            return
+            return tally.end(0, self._clock.monotonic_s())
         held, waited_s = parked.queued(), self._clock.monotonic_s() - self._parked_s
+        tally.look(held, self._clock.monotonic_s())
         if not self.other_listeners(self._port):
-            self._refuse(parked, held)
+            self._refuse(parked, held, tally)
+        handover = tally.end(parked.queued(), self._clock.monotonic_s())
         log.info(
             "the port is no longer parked",
             connections=held,
-            refused=self._refused,
+            refused=tally.refused,
             parked_s=round(waited_s, 1),
             was=self.step,
         )
@@ -167,6 +188,7 @@ class PlannedRestart:
         parked.close()
         self._live.drain(on=False)
         self._parked, self._watching, self.step = None, None, Step.OPEN
+        return handover
 
     async def _watch(self, parked: ParkedPort, hold_s: float) -> None:
         """Answer with 503 what the kernel has no room for, and past the limit all of it.
@@ -174,14 +196,15 @@ class PlannedRestart:
         The kernel's queue is one: the first that came are the first that are taken out of it.
         """
         room = int(longest_queue() * _ROOM)
-        while True:
+        while (tally := self._tally) is not None:
+            tally.look(parked.queued(), self._clock.monotonic_s())
             if self.step is not Step.REFUSING and self._clock.monotonic_s() - self._parked_s >= hold_s:
                 log.warning("connections waited for engine.hold_timeout and get 503", connections=parked.queued())
                 self.step = Step.REFUSING
-            self._refuse(parked, AT_ONCE if self.step is Step.REFUSING else parked.queued() - room)
+            self._refuse(parked, AT_ONCE if self.step is Step.REFUSING else parked.queued() - room, tally)
             await asyncio.sleep(_POLL_S)
 
-    def _refuse(self, parked: ParkedPort, count: int) -> None:
+    def _refuse(self, parked: ParkedPort, count: int, tally: Tally) -> None:
         """Begin to answer so many of those that wait, as far as they can be answered at once."""
         for _ in range(min(count, AT_ONCE - len(self._answers))):
             try:
@@ -192,4 +215,4 @@ class PlannedRestart:
             answer = asyncio.ensure_future(hang_up(connection) if self._tls else refuse(connection))
             self._answers.add(answer)
             answer.add_done_callback(self._answers.discard)
-            self._refused += 1
+            tally.refused += 1

@@ -27,6 +27,7 @@ from vllmd.act.progress import StartProgress
 from vllmd.act.session import Session, named
 from vllmd.act.spawn import spawn
 from vllmd.model.flags import Flags, api_servers
+from vllmd.model.handover import Handover
 from vllmd.model.server import (
     Exited,
     Hung,
@@ -149,9 +150,9 @@ class ServerProcess:
         """Return why connections cannot wait through a restart of the server with these flags; None where they can."""
         return self._planned.plain(flags)
 
-    def release(self) -> None:
-        """Let no connection wait any longer for a next launch."""
-        self._planned.release()
+    def release(self) -> Handover | None:
+        """Let no connection wait any longer for a next launch; return how the restart went, None without one."""
+        return self._planned.release()
 
     def end(self, silent_s: float, reason: str) -> None:
         """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""
@@ -202,6 +203,7 @@ class ServerProcess:
         await self.session.clear()
         code = self._child.poll() if self._child is not None else None
         self.session.collect(leader.pid)
+        self._planned.server_ended()
         self.live.remove(self.live.path)
         killed = None if oom_kills_before is None else max(0, (oom_kills() or 0) - oom_kills_before)
         await self._events.put(stalled or Exited(launch.generation, code, self._stopping.is_set(), killed))
@@ -306,8 +308,7 @@ class ServerProcess:
                 if stalled is None:
                     self.session.note_members()
                     self.session.ready()
-                    self.release()
-                    await self._events.put(Ready(launch.generation))
+                    await self._events.put(Ready(launch.generation, self.release()))
                     await asyncio.wait({ended, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
             hung = stalled or self._hung
             if isinstance(hung, Hung) and not ended.done():

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.handover import Handover
 from vllmd.model.host_facts import HostFacts
 from vllmd.model.thresholds import Thresholds
 
@@ -187,12 +188,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the actuator did: the generation that came of it, whether it serves, and the seconds without service."""
+    """What the actuator did: the generation that came of it, whether it serves, and the seconds without service.
+
+    `handover` is how connections came over the restart that it ended; None where it ended none.
+    """
 
     change: Change
     generation: int
     served: bool
     outage_s: float | None
+    handover: Handover | None = None
 
 
 class Effect(StrEnum):

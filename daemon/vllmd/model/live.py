@@ -55,10 +55,14 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What the running generation offers. `heartbeat` None: none can be had, or no step was made yet."""
+    """What the running generation offers.
+
+    `heartbeat` None: none can be had, or no step was made yet. `traffic` None: its requests are not counted.
+    """
 
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     heartbeat: Heartbeat | None = None
+    traffic: Traffic | None = None
 
     @classmethod
     def nothing(cls, reason: str) -> "Live":

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vllmd.model.flags import Flags
+from vllmd.model.handover import Handover
 
 
 class ServerState(StrEnum):
@@ -83,9 +84,13 @@ class Spawned:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The launch answers its health check, and the answering socket is its own."""
+    """The launch answers its health check, and the answering socket is its own.
+
+    `handover` is how connections came over the restart that it ends; None where it ends none.
+    """
 
     generation: int
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, slots=True)

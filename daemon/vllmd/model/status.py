@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from vllmd.model.decision import Assessment, Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import FlagValue
+from vllmd.model.handover import Handovers
 from vllmd.model.live import Live
 from vllmd.model.memory_budget import MemoryBudget
 from vllmd.model.orders import Pause, SetLive
@@ -132,3 +133,4 @@ class Status:
     memory: MemoryBudget | None = None  # of the living launch
     live: LiveStatus | None = None  # None: no server serves
     pending: tuple[str, ...] = ()  # what the next launch will have otherwise than the server that runs
+    handovers: Handovers = field(default_factory=Handovers)

@@ -75,6 +75,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         launches=dict(journal.launches),
         outage_s=dict(journal.outage_s),
         canaries=dict(journal.canaries),
+        handovers=journal.handovers,
         errors=view.errors,
         problem="; ".join(filter(None, (journal.problem, view.reload_problem))) or None,
         host=socket.gethostname(),

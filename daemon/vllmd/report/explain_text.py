@@ -1,6 +1,7 @@
 """The page of `vllmd explain`: one decision, or why nothing is done now, drawn from its document. Pure."""
 
 from vllmd.report.drawing import Look, Style, clock, duration, share
+from vllmd.report.handover_text import handover_text
 from vllmd.report.history_text import change_lines, down_text, trigger_text
 from vllmd.report.limits_text import limits
 from vllmd.report.pause_text import paused_line
@@ -125,6 +126,8 @@ def _result(decision: Fields) -> tuple[Line, ...]:
         lines.append(
             Line(f"generation {whole(outcome, 'generation')} {served}{'' if down == '-' else f', {down} down'}")
         )
+    if told := handover_text(decision):
+        lines.append(Line(told))
     if verified:
         effect = text(verified, "effect")
         lines.append(Line(f"{effect}: {text(verified, 'message')}", style=_EFFECTS.get(effect, Style.WARN)))

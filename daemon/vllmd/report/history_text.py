@@ -1,13 +1,16 @@
 """The table of `vllmd history`, drawn from its document. Pure."""
 
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC
 
-from vllmd.report.drawing import Look, Row, Style, columns
+from vllmd.report.drawing import WIDTH, Look, Row, Style, columns
+from vllmd.report.handover_text import handover_text
 from vllmd.report.reading import Fields, number, part, parts, text, when
 
 _COLUMNS = (("ID", 6), ("WHEN (UTC)", 15), ("TRIGGER", 23), ("CHANGE", 37), ("DOWN", 7))
 _MOST_FLAGS = 5  # lines of one decision
+_MOST_LINES = 3  # of what a restart meant for its clients
 _MINUTE_S = 60.0
 _LONG_S = 1000.0  # from here on minutes read better
 _SHORT_S = 10.0  # below, tenths matter
@@ -83,7 +86,7 @@ def result_of(decision: Fields) -> tuple[str, str]:
 
 
 def _lines(decision: Fields, look: Look) -> list[Row]:
-    """Return the lines of one decision: one, and one more for each further flag."""
+    """Return the lines of one decision: one, one more for each further flag, and what a restart meant for clients."""
     at = when(decision, "time")
     first, *others = change_lines(decision)[:_MOST_FLAGS]
     day = "-" if at is None else f"{at.astimezone(UTC):%m-%d %H:%M:%S}"
@@ -96,7 +99,13 @@ def _lines(decision: Fields, look: Look) -> list[Row]:
     return [
         [*columns(zip(cells, sizes, styles, strict=True)), (f"{glyph} {word}", style)],
         *([(indent, Style.PLAIN), (other, Style.PLAIN)] for other in others),
+        *([(" " * sizes[0], Style.PLAIN), (line, Style.DIM)] for line in _told(handover_text(decision), sizes[0])),
     ]
+
+
+def _told(line: str, indent: int) -> list[str]:
+    """Return a sentence, wrapped."""
+    return textwrap.wrap(line, WIDTH - indent, max_lines=_MOST_LINES, placeholder=" ...", break_on_hyphens=False)
 
 
 def _sum(decisions: Sequence[Fields]) -> str:

@@ -13,6 +13,7 @@ from vllmd.model.canary import CanaryResult
 from vllmd.model.decision import Action, Change, Domain, Hold, HoldReason, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
+from vllmd.model.handover import Handover, Handovers
 from vllmd.model.masking import Masker
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch
@@ -28,7 +29,10 @@ _TELL_AGAIN_S = 300.0  # reasons that alternate (a metrics page that answers now
 
 
 class Journal:
-    """Records every step, and counts since the daemon began: `launches`, `outage_s`, `suppressed`, `canaries`."""
+    """Records every step, and counts since the daemon began.
+
+    `launches`, `outage_s`, `suppressed`, `canaries`, `handovers`.
+    """
 
     def __init__(self, ledger: Ledger, masker: Masker) -> None:
         self._ledger = ledger
@@ -44,6 +48,7 @@ class Journal:
         self.outage_s: dict[str, float] = {}
         self.suppressed: Counter[str] = Counter()
         self.canaries: Counter[str] = Counter()
+        self.handovers = Handovers()
 
     @property
     def decisions(self) -> tuple[DecisionRecord, ...]:
@@ -173,7 +178,15 @@ class Journal:
         masked = replace(outcome, change=self._masked(outcome.change))
         self._amend(outcome.change.id, outcome=masked)
         self._ledger.record(masked, at_s)
+        if outcome.handover is not None:
+            self.handovers = self.handovers.with_one(outcome.handover)
         self._log.info("outcome", id=outcome.change.id, served=outcome.served, outage_s=outcome.outage_s)
+
+    def handover(self, handover: Handover, at_s: float) -> None:
+        """Record how a restart went that no server came of: with the last outcome, of the launch that failed."""
+        last = next((r.outcome for r in reversed(self._records) if r.outcome is not None), None)
+        if last is not None:
+            self.outcome(replace(last, handover=handover), at_s)
 
     def verification(self, verification: Verification) -> None:
         """Record what a change brought."""

@@ -18,6 +18,7 @@ def live_document(status: LiveStatus) -> Document:
         "flags": [_knob(flag, knob, orders.get(flag)) for flag, knob in status.live.knobs.items()],
         "heartbeat": None if beat is None else _heartbeat(beat, status.silent_s),
         "plain_restart": status.plain_restart,
+        "requests_in_flight": None if status.live.traffic is None else status.live.traffic.in_flight,
     }
 
 

@@ -6,24 +6,22 @@ Unknown is absent, never 0. Names and units follow Prometheus's conventions; tex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from vllmd.model.canary import CanaryResult
 from vllmd.model.decision import Effect, HoldReason, TargetAssessment
 from vllmd.model.flags import BATCHED_TOKENS, FlagValue, parse_number, show_value
-from vllmd.model.plain import plain
 from vllmd.model.status import BudgetStatus, FlagStatus, Status
 from vllmd.report.gpu_memory import sizes
+from vllmd.report.live_series import live_series
 from vllmd.report.publication import Published
+from vllmd.report.restart_series import restart_series
+from vllmd.report.samples import Sample, counter, gauge
 from vllmd.report.wording import change_text
 
-LABEL_LIMIT = 200
 DECISION_AGE_S = 86400.0
 DECISION_COUNT = 20
 CAUSES = ("first", "crash", "change", "rollback", "admin")
-
-Labels = Mapping[str, str]
-Sample = tuple[Labels, float | None]
 
 
 def families(published: Published, now_s: float) -> Iterator[Metric]:
@@ -35,6 +33,8 @@ def families(published: Published, now_s: float) -> Iterator[Metric]:
     yield from _memory(status)
     yield from _slo(status)
     yield from _budget(status.name, status.budget)
+    yield from restart_series(status.name, status.handovers)
+    yield from live_series(status.name, status.live)
 
 
 def _about(status: Status, now_s: float) -> Iterator[Metric]:
@@ -48,29 +48,27 @@ def _about(status: Status, now_s: float) -> Iterator[Metric]:
     }
     modes = {"memory": status.modes.memory, "latency": status.modes.latency}
     age_s = None if status.data_at_s is None else max(0.0, now_s - status.data_at_s)
-    yield _gauge("build_info", "Versions and model of the instance; always 1.", name, [(build, 1)])
-    yield _gauge(
+    yield gauge("build_info", "Versions and model of the instance; always 1.", name, [(build, 1)])
+    yield gauge(
         "mode",
         "Mode of each domain; 1 for the one that holds.",
         name,
         [({"domain": d, **s}, v) for d, mode in modes.items() for s, v in _one_hot("mode", mode)],
     )
-    yield _gauge(
-        "engine_state", "State of the server; 1 for the one that holds.", name, _one_hot("state", status.state)
-    )
-    yield _gauge("engine_state_seconds", "Time in the present state.", name, [({}, max(0.0, now_s - status.since_s))])
-    yield _gauge("generation", "Number of the present launch.", name, [({}, status.generation)])
-    yield _gauge("start_expected_seconds", "Time that a start usually takes.", name, [({}, status.expected_start_s)])
-    yield _gauge("data_age_seconds", "Age of the newest metrics of the server.", name, [({}, age_s)])
-    yield _counter("reading_errors", "Readings that a bug in vllmd spoilt.", name, [({}, status.errors)])
+    yield gauge("engine_state", "State of the server; 1 for the one that holds.", name, _one_hot("state", status.state))
+    yield gauge("engine_state_seconds", "Time in the present state.", name, [({}, max(0.0, now_s - status.since_s))])
+    yield gauge("generation", "Number of the present launch.", name, [({}, status.generation)])
+    yield gauge("start_expected_seconds", "Time that a start usually takes.", name, [({}, status.expected_start_s)])
+    yield gauge("data_age_seconds", "Age of the newest metrics of the server.", name, [({}, age_s)])
+    yield counter("reading_errors", "Readings that a bug in vllmd spoilt.", name, [({}, status.errors)])
     pause = status.pause
-    yield _gauge(
+    yield gauge(
         "paused", "Whether the operator paused it: no change, no restart.", name, [({}, int(pause is not None))]
     )
     since_s = None if pause is None else pause.at_s
-    yield _gauge("paused_since_timestamp_seconds", "Unix time when the pause began.", name, [({}, since_s)])
+    yield gauge("paused_since_timestamp_seconds", "Unix time when the pause began.", name, [({}, since_s)])
     missing = "Metrics that vllmd reads and the server does not export."
-    yield _gauge("expected_metrics_missing", missing, name, [({}, len(status.missing_metrics))])
+    yield gauge("expected_metrics_missing", missing, name, [({}, len(status.missing_metrics))])
 
 
 def _decisions(published: Published, now_s: float) -> Iterator[Metric]:
@@ -79,8 +77,8 @@ def _decisions(published: Published, now_s: float) -> Iterator[Metric]:
     name = status.name
     recent = [r for r in status.decisions[-DECISION_COUNT:] if now_s - r.change.at_s <= DECISION_AGE_S]
     counted = [({"trigger": t, "action": a}, n) for (t, a), n in sorted(published.decisions.items())]
-    yield _counter("decisions", "Decisions to act or to advise.", name, counted)
-    yield _gauge(
+    yield counter("decisions", "Decisions to act or to advise.", name, counted)
+    yield gauge(
         "decision_timestamp_seconds",
         "Unix time of each decision of the last 24 hours, 20 at most.",
         name,
@@ -99,15 +97,15 @@ def _decisions(published: Published, now_s: float) -> Iterator[Metric]:
         ],
     )
     verified = [({"id": r.change.id, "effect": v.effect.value}, 1) for r in recent if (v := r.verification) is not None]
-    yield _gauge("decision_verification", "Effect of each decision that was verified; always 1.", name, verified)
+    yield gauge("decision_verification", "Effect of each decision that was verified; always 1.", name, verified)
     effects = [({"effect": effect.value}, published.verifications[effect]) for effect in Effect]
-    yield _counter("verifications", "Verified decisions by their effect.", name, effects)
+    yield counter("verifications", "Verified decisions by their effect.", name, effects)
     holds = [({"by": reason.value}, status.suppressed.get(reason.value, 0)) for reason in HoldReason]
-    yield _counter("suppressed", "Decisions to do nothing, by their reason.", name, holds)
+    yield counter("suppressed", "Decisions to do nothing, by their reason.", name, holds)
     canaries = [({"result": result.value}, status.canaries.get(result.value, 0)) for result in CanaryResult]
-    yield _counter("canary", "Canaries sent to an idle server, by what became of them.", name, canaries)
-    yield _counter("launches", "Launches of the server by their cause.", name, _by_cause(status.launches))
-    yield _counter("outage_seconds", "Time without service by its cause.", name, _by_cause(status.outage_s))
+    yield counter("canary", "Canaries sent to an idle server, by what became of them.", name, canaries)
+    yield counter("launches", "Launches of the server by their cause.", name, _by_cause(status.launches))
+    yield counter("outage_seconds", "Time without service by its cause.", name, _by_cause(status.outage_s))
 
 
 def _flags(status: Status) -> Iterator[Metric]:
@@ -126,14 +124,14 @@ def _flags(status: Status) -> Iterator[Metric]:
         for f in flags
     ]
     off = sum(1 for f in flags if f.value != f.baseline)
-    yield _gauge("flag_info", "Each flag as text: present and operator's value; always 1.", name, info)
-    yield _gauge("flags_off_baseline", "Flags that differ from the operator's command.", name, [({}, off)])
+    yield gauge("flag_info", "Each flag as text: present and operator's value; always 1.", name, info)
+    yield gauge("flags_off_baseline", "Flags that differ from the operator's command.", name, [({}, off)])
     values = [({"flag": f.name}, _effective(f, status)) for f in flags]
-    yield _gauge("flag_value", "Present value of a flag; absent where neither command nor log say it.", name, values)
+    yield gauge("flag_value", "Present value of a flag; absent where neither command nor log say it.", name, values)
     baselines = [({"flag": f.name}, _number(f.baseline)) for f in flags]
-    yield _gauge("flag_baseline", "Value of a flag in the operator's command; absent where unset.", name, baselines)
-    yield _gauge("flag_min", "Lower guard of a flag.", name, [({"flag": f.name}, f.low) for f in flags])
-    yield _gauge("flag_max", "Upper guard of a flag.", name, [({"flag": f.name}, f.high) for f in flags])
+    yield gauge("flag_baseline", "Value of a flag in the operator's command; absent where unset.", name, baselines)
+    yield gauge("flag_min", "Lower guard of a flag.", name, [({"flag": f.name}, f.low) for f in flags])
+    yield gauge("flag_max", "Upper guard of a flag.", name, [({"flag": f.name}, f.high) for f in flags])
 
 
 def _effective(flag: FlagStatus, status: Status) -> float | None:
@@ -163,9 +161,9 @@ def _memory(status: Status) -> Iterator[Metric]:
         for kind, size in sizes(gpu, status).items()
     ]
     text = "GPU memory: total, used, free, of ours and of others; parts of the launch on its fullest GPU."
-    yield _gauge("gpu_memory_bytes", text, name, held)
+    yield gauge("gpu_memory_bytes", text, name, held)
     host = [({"kind": "total"}, status.host_total_bytes), ({"kind": "free"}, status.host_free_bytes)]
-    yield _gauge("host_memory_bytes", "Memory of the host.", name, host)
+    yield gauge("host_memory_bytes", "Memory of the host.", name, host)
     start = status.start
     if start is None:
         return
@@ -177,31 +175,31 @@ def _memory(status: Status) -> Iterator[Metric]:
         "graphs": start.graphs_bytes,
     }
     parts: list[Sample] = [({"kind": kind}, size) for kind, size in said.items()]
-    yield _gauge("start_memory_bytes", "Memory of the present launch as its start log told it.", name, parts)
+    yield gauge("start_memory_bytes", "Memory of the present launch as its start log told it.", name, parts)
 
 
 def _slo(status: Status) -> Iterator[Metric]:
     """Yield the targets and what the last window says of them; between bucket edges only bounds are known."""
     targets = () if status.assessment is None else status.assessment.now
     name = status.name
-    yield _gauge("slo_limit_seconds", "Limit of a target.", name, _each(targets, lambda t: t.target.limit_s))
+    yield gauge("slo_limit_seconds", "Limit of a target.", name, _each(targets, lambda t: t.target.limit_s))
     objective = "Share of the observations that a target wants within its limit."
-    yield _gauge("slo_objective_ratio", objective, name, _each(targets, lambda t: t.target.quantile))
-    yield _gauge(
+    yield gauge("slo_objective_ratio", objective, name, _each(targets, lambda t: t.target.quantile))
+    yield gauge(
         "slo_share_ratio",
         "Share of the observations within the limit: bounds.",
         name,
         _bounds((t.target.name, t.share_low, t.share_high) for t in targets),
     )
-    yield _gauge(
+    yield gauge(
         "slo_quantile_seconds",
         "The target's quantile: bounds.",
         name,
         _bounds((t.target.name, t.quantile_low_s, t.quantile_high_s) for t in targets),
     )
-    yield _gauge("slo_observations", "Observations in the window.", name, _each(targets, lambda t: t.observations))
+    yield gauge("slo_observations", "Observations in the window.", name, _each(targets, lambda t: t.observations))
     verdicts = [({"slo": t.target.name, **s}, v) for t in targets for s, v in _one_hot("verdict", t.verdict)]
-    yield _gauge("slo_verdict", "What the window says of a target; 1 for what holds.", name, verdicts)
+    yield gauge("slo_verdict", "What the window says of a target; 1 for what holds.", name, verdicts)
 
 
 def _budget(name: str, budget: BudgetStatus) -> Iterator[Metric]:
@@ -212,9 +210,9 @@ def _budget(name: str, budget: BudgetStatus) -> Iterator[Metric]:
         "crashes": (budget.crashes, budget.crashes_limit),
     }
     samples = [({"budget": kind}, _left(used, limit)) for kind, (used, limit) in left.items()]
-    yield _gauge("budget_remaining_ratio", "Share of a budget that is left.", name, samples)
+    yield gauge("budget_remaining_ratio", "Share of a budget that is left.", name, samples)
     open_ = "Whether the crash breaker is open: no more launches."
-    yield _gauge("breaker_open", open_, name, [({}, int(budget.breaker_open))])
+    yield gauge("breaker_open", open_, name, [({}, int(budget.breaker_open))])
 
 
 def _left(used: int, limit: int) -> float:
@@ -241,25 +239,3 @@ def _each(targets: Iterable[TargetAssessment], value: Callable[[TargetAssessment
 def _bounds(found: Iterable[tuple[str, float | None, float | None]]) -> list[Sample]:
     """Return the low and the high bound of each target."""
     return [({"slo": n, "bound": b}, v) for n, low, high in found for b, v in (("low", low), ("high", high))]
-
-
-def _gauge(family: str, help_: str, name: str, samples: Iterable[Sample]) -> Metric:
-    """Return a gauge of one instance, without what is unknown."""
-    return _filled(lambda labels: GaugeMetricFamily(f"vllmd_{family}", help_, labels=labels), name, samples)
-
-
-def _counter(family: str, help_: str, name: str, samples: Iterable[Sample]) -> Metric:
-    """Return a counter of one instance; prometheus_client appends _total."""
-    return _filled(lambda labels: CounterMetricFamily(f"vllmd_{family}", help_, labels=labels), name, samples)
-
-
-def _filled(
-    made: Callable[[list[str]], GaugeMetricFamily | CounterMetricFamily], name: str, samples: Iterable[Sample]
-) -> Metric:
-    """Return a family with its samples. All samples of a family have the same labels."""
-    known = [(labels, value) for labels, value in samples if value is not None]
-    labels = list(known[0][0]) if known else []
-    family = made(["name", *labels])
-    for found, value in known:
-        family.add_metric([plain(text, LABEL_LIMIT) for text in (name, *found.values())], value)
-    return family

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from vllmd.model.plain import plain
 from vllmd.report.drawing import Row, Style, clock, columns, duration, gib, labelled, latency, rate, share, tag
+from vllmd.report.handover_text import handover_text
 from vllmd.report.live_text import live_rows
 from vllmd.report.reading import Fields, age_s, number, part, parts, text, texts, when, whole
 
@@ -193,9 +194,12 @@ def _brought(decision: Fields) -> list[Row]:
     if decision.get("action") in ("hold", "advise"):
         return []
     verified, outcome = part(decision, "verification"), part(decision, "outcome")
+    told = handover_text(decision)
+    met = labelled("", told, Style.DIM) if told else []
     if verified:
         effect = text(verified, "effect")
-        return labelled("", f"verified: {effect} - {text(verified, 'message')}", _EFFECTS.get(effect, Style.WARN))
+        style = _EFFECTS.get(effect, Style.WARN)
+        return labelled("", f"verified: {effect} - {text(verified, 'message')}", style) + met
     if not outcome and decision.get("action") == "live":
         return []
     if not outcome:
@@ -203,7 +207,7 @@ def _brought(decision: Fields) -> list[Row]:
     down = number(outcome, "outage_seconds")
     served = "serves" if outcome.get("served") is True else "did not come to serve"
     cost = "" if down is None else f", {down:.3g} s down"
-    return labelled("", f"generation {whole(outcome, 'generation')} {served}{cost}; not verified yet", Style.DIM)
+    return labelled("", f"generation {whole(outcome, 'generation')} {served}{cost}; not verified yet", Style.DIM) + met
 
 
 def _failure(instance: Fields) -> list[Row]:

@@ -10,6 +10,7 @@ from typing import Any
 from vllmd.model.decision import Assessment, Change, Hold, Outcome, TargetAssessment, Verdict, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import show_value
+from vllmd.model.handover import Handover
 from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, StartFacts, Status
@@ -239,7 +240,25 @@ def _outcome(outcome: Outcome | None) -> Document | None:
     """Return what the actuator did."""
     if outcome is None:
         return None
-    return {"generation": outcome.generation, "served": outcome.served, "outage_seconds": outcome.outage_s}
+    return {
+        "generation": outcome.generation,
+        "served": outcome.served,
+        "outage_seconds": outcome.outage_s,
+        "restart": None if outcome.handover is None else handover_document(outcome.handover),
+    }
+
+
+def handover_document(handover: Handover) -> Document:
+    """Return how connections came over a restart; null is unknown, `plain` why they could not wait."""
+    return {
+        "kind": handover.kind.value,
+        "plain": handover.plain or None,
+        "connections_held": handover.held,
+        "most_held_at_once": handover.most_held,
+        "longest_wait_seconds": handover.longest_wait_s,
+        "requests_cut": handover.cut,
+        "requests_refused": handover.refused,
+    }
 
 
 def _verification(found: Verification | None) -> Document | None:
