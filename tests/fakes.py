@@ -185,12 +185,14 @@ class MemoryLedger:
         return [e for _, e in self.entries if isinstance(e, Change) and e.action in moving]
 
     def harmed(self) -> list[Change]:
-        """Return the restarts that did harm or did not serve, since the operator wanted them forgotten."""
+        """Return the changes that did harm or did not serve, since the operator wanted them forgotten."""
         entries = [entry for _, entry in self.entries]
         forgotten_s = max((entry.at_s for entry in entries if isinstance(entry, Forget)), default=0.0)
         bad = {Effect.WORSE, Effect.FAILED}
         ids = {entry.change_id for entry in entries if isinstance(entry, Verification) and entry.effect in bad}
-        return [c for c in self.moves() if c.action is Action.RESTART and c.id in ids and c.at_s > forgotten_s]
+        changes = [entry for entry in entries if isinstance(entry, Change)]
+        voluntary = {Action.RESTART, Action.LIVE}
+        return [c for c in changes if c.action in voluntary and c.id in ids and c.at_s > forgotten_s]
 
     def tried(self, fingerprint: str) -> list[Tried]:
         """Return the launches with this fingerprint, newest first."""
@@ -216,8 +218,10 @@ class MemoryLedger:
         return orders[-1] if orders and isinstance(orders[-1], Pause) else None
 
     def live_orders(self, generation: int) -> list[SetLive]:
-        """Return what was set live in a generation, oldest first."""
-        return [e for _, e in self.entries if isinstance(e, SetLive) and e.generation == generation]
+        """Return what was set live in a generation, and what decisions set in any and keep, oldest first."""
+        orders = [entry for _, entry in self.entries if isinstance(entry, SetLive)]
+        forgotten_s = max((entry.at_s for _, entry in self.entries if isinstance(entry, Forget)), default=0.0)
+        return [o for o in orders if o.generation == generation or (o.decided and o.at_s > forgotten_s)]
 
 
 def histogram(counts: Mapping[float, float], edges: Sequence[float] = ITL_EDGES) -> Histogram:

@@ -1,7 +1,7 @@
 """START HERE. The loop: what was seen goes in, one decision comes out, and what it brought is looked at.
 
     begin:  the past ─▶ the server that was left is taken over, or the last good flags, or the operator's ─▶ launch
-    tick:   snapshot ─▶ window ─▶ assessment ─▶ decision ─▶ plan ─▶ drained restart ─▶ outcome ─▶ verification
+    tick:   snapshot ─▶ window ─▶ assessment ─▶ decision ─▶ plan ─▶ live, or a restart ─▶ outcome ─▶ verification
     event:  the child's end ─▶ failure ─▶ decision ─▶ launch, or held
 
 The loop alone holds what is remembered between ticks. It never waits: a launch or a drain runs as a task of
@@ -76,10 +76,10 @@ class Loop:
         self._snapshot: Snapshot | None = None
         self._assessment: Assessment | None = None
         self._past = Past()
-        self._trials = Trials(supervisor, journal, clock, self._past)
+        self.knobs = Knobs(supervisor, journal, clock)
+        self._trials = Trials(supervisor, journal, clock, self._past, self.knobs)
         self.stall = Stall(supervisor, journal, clock)
         self.pauses = Pauses(supervisor, journal, clock)
-        self.knobs = Knobs(supervisor, journal, clock)
         self._stop_asked = False
         self.errors = 0  # readings that a bug spoilt
         self.reload_problem: str | None = None  # why the configuration on disk is not the one in force
@@ -95,11 +95,12 @@ class Loop:
             self.supervisor.note(snapshot)
         window_s = self._instance.settings.budget.breaker_window_s
         self._past.recall(self._journal, self.supervisor.fingerprint, self._instance.baseline, self._now_s, window_s)
-        if self.supervisor.take_over():
+        if adopted := self.supervisor.take_over():
             self._trials.lost()
         else:
             change = self._remembered_change()
             self.supervisor.launch(Next(change.flags_after if change else self._instance.baseline, "first", change))
+        self._trials.lost_live(adopted=adopted)
         self.tell()
 
     def tick(self, snapshot: Snapshot) -> None:
@@ -170,22 +171,24 @@ class Loop:
             self._journal.hold(ordered, self._now_s)
             return
         if self._trials.look(self._window, generation):
+            self._judge_anew()
             return
         decision = self._trials.hold() or self._decided(assessment)
         if isinstance(decision, Hold):
             self._journal.hold(decision, self._now_s)
             return
         change = self._journal.change(decision)
-        if change.action is Action.RESTART and self._assessment is not None:
+        if change.action is not Action.ADVISE and self._assessment is not None:
             self._trials.begin(change, self._assessment)
+            self._judge_anew()
 
     def _decided(self, assessment: Assessment | None) -> Hold | Change:
         """Return what the latency targets ask for; where they ask for nothing, whether a step back is tried."""
         modes, facts = self._instance.settings.modes, self._gate_facts()
         tuning = replace(facts, barred=frozenset(self._past.visited), barred_values=frozenset(self._past.harmful))
-        decision = decide_latency(
-            self._situation(assessment=assessment), self._policies, tuning, modes.latency, self._journal.advised()
-        )
+        tuning = self.knobs.beside(tuning)
+        situation = replace(self._situation(assessment=assessment), flags=tuning.flags)
+        decision = decide_latency(situation, self._policies, tuning, modes.latency, self._journal.advised())
         if isinstance(decision, Hold) and decision.reason in _CALM:
             return decide_step_back(self._situation(), self._policies, facts, modes.memory) or decision
         return decision
@@ -195,8 +198,13 @@ class Loop:
         self._settle()
         self._past.visited.add(self.supervisor.flags)
         self._past.served = self.supervisor.flags
-        self._window, self._assessment = Window(self._window.span_s), None
+        self._judge_anew()
         self._trials.ready(outcome, event.generation)
+        self.knobs.look()
+
+    def _judge_anew(self) -> None:
+        """Forget the readings of what was in force before."""
+        self._window, self._assessment = Window(self._window.span_s), None
 
     def _settle(self) -> None:
         if self._past.settle(self._journal, self.supervisor.fingerprint, self._instance.baseline):
@@ -305,6 +313,7 @@ class Loop:
         """Let what was tried before no longer count: the next launch of a new vllmd has the operator's flags."""
         self._journal.order(Forget(self._now_s, by))
         self._past.forget()
+        self.knobs.unwanted.clear()
         self.tell()
 
     def clock_was_set(self, by_s: float) -> None:

@@ -123,7 +123,7 @@ class Ledger(Protocol):
         """Return the changes that were carried out and may have moved flags, oldest first."""
 
     def harmed(self) -> Sequence[Change]:
-        """Return the restarts that did harm or did not serve and are not to be forgotten, oldest first."""
+        """Return the changes that did harm or did not serve and are not to be forgotten, oldest first."""
 
     def tried(self, fingerprint: str) -> Sequence[Tried]:
         """Return the launches with this fingerprint that are not to be forgotten, newest first, secrets masked."""
@@ -135,7 +135,7 @@ class Ledger(Protocol):
         """Return the last pause that was not ended; it may have run out."""
 
     def live_orders(self, generation: int) -> Sequence[SetLive]:
-        """Return what was set live in a generation, oldest first."""
+        """Return what was set live in a generation, and what decisions set in any and keep, oldest first."""
 
 
 class Notifier(Protocol):

@@ -153,6 +153,15 @@ def test_a_live_value_that_was_lost_is_not_in_force() -> None:
     assert "nothing to undo" in page["Undo"]
 
 
+def test_a_live_change_that_was_decided_says_how_to_end_it() -> None:
+    """It restarts nothing, and outlives the server, unlike what the operator set."""
+    page = about(example_change(action=Action.LIVE))
+    assert "restarts nothing" in page["Limits"]
+    assert "engine's next step" in page["Result"]
+    assert "max-num-batched-tokens=launched" in page["Undo"]
+    assert "so does a restart" not in page["Undo"]
+
+
 def test_an_advice_did_nothing() -> None:
     """An advice says that nothing was done."""
     page = about(example_change(action=Action.ADVISE))

@@ -137,3 +137,13 @@ def test_memory_counts_as_this_vllm_counts_it() -> None:
     memory = MemoryBudget(device_bytes=100.0 * GIB, others_bytes=8.0 * GIB)
     old = replace(FACTS, memory=memory, catalogue=replace(CATALOGUE, version="0.7.3"))
     assert reason(wish(gpu_memory_utilization="0.94"), old) is None
+
+
+def test_memory_is_sized_by_the_launch_whatever_is_set_live_below_it() -> None:
+    """Back up to what was launched takes no memory; the same step by a launch does."""
+    budget = MemoryBudget(
+        kv_cache_bytes=1 * GIB, request_bytes=1 * GIB, activation_bytes=1 * GIB, utilization=0.9, batched_tokens=2048
+    )
+    below = replace(FACTS, flags=FLAGS.changed({"max-num-batched-tokens": "512"}), memory=budget)
+    assert reason(wish(max_num_batched_tokens="2048"), below) is HoldReason.MEMORY
+    assert reason(wish(max_num_batched_tokens="2048"), replace(below, launched=FLAGS)) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from examples import NOW_S, example_change
 from past_ledger import write_past
-from vllmd.model.decision import Action, Effect, Hold, HoldReason, Outcome, Verification
+from vllmd.model.decision import Action, Domain, Effect, Hold, HoldReason, Outcome, Verification
 from vllmd.model.flags import Flags
 from vllmd.model.status import DecisionRecord
 from vllmd.report.drawing import Look
@@ -102,7 +102,19 @@ def test_a_live_value_that_was_lost_is_no_change() -> None:
     change = example_change(action=Action.LIVE, changes={}, reason="cannot be reached any more: its block is lost")
     assert line(DecisionRecord(change))[44:81].startswith("none: cannot be reached any more")
     assert line(DecisionRecord(change))[81:] == "-      ▲ lost"
-    assert line(DecisionRecord(replace(CHANGE, action=Action.LIVE)))[81:] == "-      ● set"
+    asked_for = replace(CHANGE, action=Action.LIVE, proposal=replace(CHANGE.proposal, domain=Domain.ADMIN))
+    assert line(DecisionRecord(asked_for))[81:] == "-      ● set"
+
+
+def test_a_live_change_that_was_decided_is_told_with_what_it_brought() -> None:
+    """As one that took a restart is; one that takes it back says so."""
+    live = replace(CHANGE, action=Action.LIVE)
+    outcome = Outcome(live, 3, served=True, outage_s=0.0)
+    assert line(DecisionRecord(live, outcome))[81:] == "0.0 s  ▲ serves"
+    verified = Verification(live.id, NOW_S, Effect.BETTER, "")
+    assert line(DecisionRecord(live, outcome, verified))[81:] == "0.0 s  ● better"
+    back = replace(live, proposal=replace(live.proposal, policy="rollback"))
+    assert line(DecisionRecord(back))[21:44].rstrip() == "rollback itl_p99"
 
 
 def test_each_flag_has_its_line() -> None:

@@ -124,6 +124,25 @@ def test_live_values_are_kept_with_their_generation(ledger: SqliteLedger) -> Non
     assert ledger.pause() is None
 
 
+def test_what_was_decided_live_outlives_its_generation_until_it_is_forgotten(ledger: SqliteLedger) -> None:
+    """A later launch is told of it; after the operator's word only the launch that it was set in."""
+    decided = SetLive(NOW_S, "D3", "max-num-batched-tokens", 1024, None, 2, decided=True)
+    ledger.record(decided, NOW_S)
+    assert ledger.live_orders(5) == [decided]
+    ledger.record(Forget(NOW_S + 1, "anna"), NOW_S + 1)
+    assert ledger.live_orders(5) == []
+    assert ledger.live_orders(2) == [decided]
+
+
+def test_a_live_change_that_did_harm_is_remembered(ledger: SqliteLedger) -> None:
+    """Like a restart that did."""
+    change = replace(example_change(1), action=Action.LIVE)
+    ledger.record(change, NOW_S)
+    assert ledger.harmed() == []
+    ledger.record(Verification(change.id, NOW_S, Effect.WORSE, ""), NOW_S)
+    assert ledger.harmed() == [change]
+
+
 def test_a_pause_outlives_the_daemon_until_it_is_ended(ledger: SqliteLedger) -> None:
     """The last order counts."""
     pause = Pause(NOW_S, NOW_S + 60, "anna", "driver upgrade", keeps_recovery=True)

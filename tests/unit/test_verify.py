@@ -24,11 +24,17 @@ CHANGE = Change(
 
 
 def soaked(
-    before: float, after: float, age_s: float = SOAK_S, prompt_per_s: float = 500.0, gaps_per_s: float = 20.0
+    before: float,
+    after: float,
+    age_s: float = SOAK_S,
+    prompt_per_s: float = 500.0,
+    gaps_per_s: float = 20.0,
+    *,
+    cold: bool = True,
 ) -> Verification | None:
     """Return the verification of a change that took the share of slow gaps from `before` to `after`."""
     clock = FakeClock()
-    trial = Trial(CHANGE, _assessed(clock, Traffic(clock, before)), clock.now_s())
+    trial = Trial(CHANGE, _assessed(clock, Traffic(clock, before)), clock.now_s(), cold=cold)
     traffic, window = Traffic(clock, after, gaps_per_s, prompt_per_s), Window(600.0)
     start_s = clock.now_s()
     while clock.now_s() <= start_s + age_s:
@@ -41,6 +47,12 @@ def soaked(
 def test_nothing_is_said_before_the_soak_is_over() -> None:
     """A change soaks first."""
     assert soaked(0.05, 0.0, age_s=60.0) is None
+
+
+def test_all_of_a_soak_without_a_launch_is_judged() -> None:
+    """Nothing warms up: a quarter of the soak more, which is enough observations here."""
+    verdicts = [soaked(0.05, 0.0, gaps_per_s=2.0, cold=cold) for cold in (True, False)]
+    assert [verdict.effect if verdict else None for verdict in verdicts] == [None, Effect.BETTER]
 
 
 def test_fewer_gaps_beyond_the_limit_are_better() -> None:

@@ -4,8 +4,8 @@ In order: mode (in `decide.latency` and `decide.recover`), frozen, known to this
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from vllmd.decide.bans import banned
 from vllmd.decide.memory_budget import as_told
@@ -26,6 +26,8 @@ _DAY_S = 24 * _HOUR_S
 class GateFacts:
     """What the gates know: the operator's limits, what this vLLM accepts, and what was done before.
 
+    `flags` are those in force, `launched` those of the running launch where values are set live below them.
+    `capacity` is what it was launched with, of the flags that are live in it.
     `voluntary_s` are the unix times of voluntary restarts. Not to be run again: what falls under `bans`, given
     `free_bytes` on the GPU for a launch; `barred` flags; and `barred_values`, single values that did harm, whatever the
     other flags are. `served` are the last flags that did. `memory` is the budget of the launch to be changed.
@@ -43,6 +45,13 @@ class GateFacts:
     served: Flags | None = None
     free_bytes: float | None = None
     memory: MemoryBudget | None = None
+    launched: Flags | None = None
+    capacity: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def of_launch(self) -> Flags:
+        """The flags that the running launch was given: by those its memory is sized."""
+        return self.flags if self.launched is None else self.launched
 
 
 def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
@@ -58,8 +67,9 @@ def allow(proposal: Proposal, facts: GateFacts) -> Proposal | Hold:
     if after in facts.barred or not facts.barred_values.isdisjoint(proposal.changes.items()):
         shown = ", ".join(f"{n} {show_value(v)}" for n, v in proposal.changes.items())
         return Hold(HoldReason.ALREADY_TRIED, f"{shown} was tried before")
-    if ban := banned(after, facts.bans, facts.free_bytes):
-        return Hold(HoldReason.ALREADY_TRIED, _forbidden(after, ban))
+    launch = facts.of_launch.changed(proposal.changes)
+    if ban := banned(launch, facts.bans, facts.free_bytes):
+        return Hold(HoldReason.ALREADY_TRIED, _forbidden(launch, ban))
     return _too_large(proposal, facts) or proposal
 
 
@@ -128,7 +138,7 @@ def _outside(name: str, value: FlagValue | None, guard: Guard) -> Hold | None:
 def _too_large(proposal: Proposal, facts: GateFacts) -> Hold | None:
     """Hold what does not fit into memory; the proposal's own numbers win over those of the budget."""
     budget = as_told(facts.memory, proposal.numbers, facts.catalogue.version)
-    lacking = shortfall(budget, facts.flags, proposal.changes)
+    lacking = shortfall(budget, facts.of_launch, proposal.changes)
     return None if lacking is None else Hold(HoldReason.MEMORY, lacking)
 
 

@@ -1,12 +1,15 @@
 """From an assessment to a decision about latency.
 
 The tree, in order: not serving → hold · a change is being verified → hold · no targets → hold · nothing slips → hold
-· no policy has a wish → hold · gates (frozen, known, guards, tried) · mode · advised before → hold · budget → change.
+· no policy has a wish → hold · gates (frozen, known, guards, tried) · mode · advised before → hold · the running
+server takes it live → live change · budget → restart.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vllmd.decide.gates import GateFacts, allow, within_budget
+from vllmd.decide.plan import ends_of, moves_live
 from vllmd.decide.propose import Policy, propose
 from vllmd.model.decision import (
     Action,
@@ -61,15 +64,19 @@ def _nothing_slips(assessment: Assessment) -> Hold | None:
 
 
 def _by_mode(proposal: Proposal, facts: GateFacts, mode: Mode, advised: frozenset[tuple[Flags, Flags]]) -> Decision:
-    after = facts.flags.changed(proposal.changes)
+    before, after = ends_of(proposal.changes, facts.flags, facts.of_launch, facts.capacity)
+    live = moves_live(proposal.changes, facts.capacity)
+    free = "; it would cost nothing: the running server takes it at once" if live else ""
     if mode is Mode.OBSERVE:
-        return Hold(HoldReason.OBSERVE_ONLY, f"mode is observe; would be: {proposal.reason}")
-    if mode is Mode.ADVISORY and (facts.flags, after) in advised:
-        return Hold(HoldReason.ALREADY_ADVISED, f"advised before: {proposal.reason}")
+        return Hold(HoldReason.OBSERVE_ONLY, f"mode is observe; would be: {proposal.reason}{free}")
+    if mode is Mode.ADVISORY and (before, after) in advised:
+        return Hold(HoldReason.ALREADY_ADVISED, f"advised before: {proposal.reason}{free}")
     if mode is Mode.ADVISORY:
-        return Change("", facts.now_s, Action.ADVISE, proposal, facts.flags, after)
-    hold = within_budget(facts)
-    return hold or Change("", facts.now_s, Action.RESTART, proposal, facts.flags, after)
+        advice = replace(proposal, reason=f"{proposal.reason}{free}")
+        return Change("", facts.now_s, Action.ADVISE, advice, before, after)
+    if live:
+        return Change("", facts.now_s, Action.LIVE, proposal, before, after)
+    return within_budget(facts) or Change("", facts.now_s, Action.RESTART, proposal, before, after)
 
 
 def _names(assessment: Assessment) -> str:

@@ -27,11 +27,15 @@ _RELATIVE, _ABSOLUTE = 0.10, 0.001
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A change under verification: the assessment that led to it, and when its launch began to serve (unix)."""
+    """A change under verification: the assessment that led to it, and since when it is in force and served (unix).
+
+    `cold`: with a launch, whose caches fill and whose kernels compile; a live change has none.
+    """
 
     change: Change
     before: Assessment
     serving_since_s: float
+    cold: bool = True
 
 
 def warmup_s(soak_s: float) -> float:
@@ -44,7 +48,8 @@ def verify(trial: Trial, window: Window, slo: Slo, soak_s: float, now_s: float) 
     age_s = now_s - trial.serving_since_s
     if age_s < soak_s:
         return None
-    soaked = window.since(trial.serving_since_s + warmup_s(soak_s)).snapshots
+    warm_s = trial.serving_since_s + (warmup_s(soak_s) if trial.cold else 0.0)
+    soaked = window.since(warm_s).snapshots
     last_chance = age_s >= SOAKS * soak_s
     if len(soaked) < 2:  # noqa: PLR2004 - a span has two ends
         return _unknown(trial, now_s, "no metrics during the soak") if last_chance else None

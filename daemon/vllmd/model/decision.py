@@ -157,7 +157,7 @@ class Action(StrEnum):
     RECOVER = "recover"  # launch after a failure, with other flags
     RETRY = "retry"  # launch after a failure, same flags
     ROLLBACK = "rollback"  # back to the flags before a change
-    LIVE = "live"  # set in the running server, by the operator
+    LIVE = "live"  # set in the running server: a decision, its taking back, or the operator's order
     REMEMBER = "remember"  # a first launch with the flags that were found good before
 
 

@@ -1,4 +1,4 @@
-"""What an operator orders, kept in the ledger: a pause, its end, a live value, and that the past be forgotten."""
+"""What is ordered, kept in the ledger: a pause, its end, a live value, and that the past be forgotten."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,8 @@ class Forget:
 class SetLive:
     """A flag of a running generation is `value` live, None for what was launched, until `until_s` (unix seconds).
 
-    `until_s` None: until it is set again. It ends with its generation.
+    `until_s` None: until it is set again. The operator's ends with its generation. One that is `decided` was set by
+    vllmd's decision `by`, and the next generation gets it, too.
     """
 
     at_s: float
@@ -52,6 +53,7 @@ class SetLive:
     value: int | None
     until_s: float | None
     generation: int
+    decided: bool = False
 
     def holds(self, now_s: float) -> bool:
         """Whether it has not run out yet."""

@@ -137,7 +137,7 @@ def _result(decision: Fields) -> tuple[Line, ...]:
     if decision.get("action") == "live" and not parts(decision, "changes"):
         return (Line("What was set is given up; the next launch begins with the launched value."),)
     if decision.get("action") == "live":
-        return (Line("It holds from the engine's next step on; `vllmd status` says what is in force."),)
+        lines.append(Line("It holds from the engine's next step on; `vllmd status` says what is in force."))
     return tuple(lines) or (Line("No outcome is recorded: it is under way, or vllmd ended before it was known."),)
 
 
@@ -148,7 +148,8 @@ def _undo(document: Fields, decision: Fields) -> tuple[Line, ...]:
     if decision.get("action") == "advise" or not flags:
         return (Line("There is nothing to undo: no flag was changed."), command(f"vllmd status {name}", "for now"))
     if decision.get("action") == "live":
-        return (command(f"vllmd set {name} {flags[0]}=launched", "ends it; so does a restart of the server"),)
+        lasts = "; so does a restart of the server" if decision.get("domain") == "admin" else " for this vllmd"
+        return (command(f"vllmd set {name} {flags[0]}=launched", f"ends it{lasts}"),)
     present = parts(part(document, "present"), "flags")
     in_force = [text(f, "name") for f in present if f.get("decision") == decision.get("id")]
     now = f"Still in force: {', '.join(in_force)}." if in_force else "None of its flags is in force by it any more."

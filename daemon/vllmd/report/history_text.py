@@ -46,7 +46,8 @@ def trigger_text(decision: Fields) -> str:
         return text(decision, "reason")
     trigger = text(decision, "trigger")
     known = _TRIGGERS.get(trigger, trigger)
-    return f"rollback {known}" if decision.get("action") == "rollback" else known
+    back = "rollback" in (decision.get("action"), decision.get("reason"))
+    return f"rollback {known}" if back else known
 
 
 def change_lines(decision: Fields) -> list[str]:
@@ -75,8 +76,10 @@ def result_of(decision: Fields) -> tuple[str, str]:
         return ("stopped", "held")
     if decision.get("action") == "advise":
         return ("stopped", "advised")
-    if decision.get("action") == "live":
-        return ("ok", "set") if parts(decision, "changes") else ("attention", "lost")
+    if decision.get("action") == "live" and not parts(decision, "changes"):
+        return ("attention", "lost")
+    if decision.get("action") == "live" and decision.get("domain") == "admin":
+        return ("ok", "set")
     verified, outcome = part(decision, "verification"), part(decision, "outcome")
     if verified:
         return _RESULTS.get(text(verified, "effect"), ("unknown", text(verified, "effect")))

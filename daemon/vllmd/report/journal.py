@@ -232,7 +232,7 @@ class Journal:
         return self._ledger.pause()
 
     def live_orders(self, generation: int) -> Sequence[SetLive]:
-        """Return what was set live in a generation, by earlier daemons too, oldest first."""
+        """Return what was set live in a generation, or decided in any, by earlier daemons too, oldest first."""
         return self._ledger.live_orders(generation)
 
     def masked(self, flags: Flags) -> Flags:

@@ -71,9 +71,9 @@ class SqliteLedger:
         return self._changes_where("d.action IN ('restart', 'recover', 'rollback')")
 
     def harmed(self) -> Sequence[Change]:
-        """Return the restarts that did harm or did not serve, since they were last to be forgotten, oldest first."""
+        """Return the changes that did harm or did not serve, since they were last to be forgotten, oldest first."""
         return self._changes_where(
-            "d.action = 'restart' "
+            "d.action IN ('restart', 'live') "
             "AND d.at_s > coalesce((SELECT max(at_s) FROM orders WHERE kind = 'Forget'), 0) "
             "AND EXISTS (SELECT 1 FROM verifications v WHERE v.change_id = d.id AND v.effect IN ('worse', 'failed'))"
         )
@@ -110,10 +110,14 @@ class SqliteLedger:
         return _decoded(payload, Pause) if kind == "Pause" else None
 
     def live_orders(self, generation: int) -> Sequence[SetLive]:
-        """Return what was set live in a generation, oldest first."""
-        condition = "kind = 'SetLive' AND json_extract(payload, '$.generation') = ?"
-        rows = self._rows(f"SELECT payload FROM orders WHERE {condition} ORDER BY seq", generation)  # noqa: S608 - ours
-        return _all_decoded((payload for (payload,) in rows), SetLive)
+        """Return what was set live in a generation, and what decisions set in any and keep, oldest first."""
+        query = (
+            "SELECT payload FROM orders WHERE kind = 'SetLive' AND (json_extract(payload, '$.generation') = ? "
+            "OR (json_extract(payload, '$.decided') "
+            "AND at_s > coalesce((SELECT max(at_s) FROM orders WHERE kind = 'Forget'), 0))) ORDER BY seq DESC LIMIT ?"
+        )
+        rows = self._rows(query, generation, _REMEMBERED)
+        return _all_decoded((payload for (payload,) in reversed(rows)), SetLive)
 
     def recent(self, limit: int = 20) -> tuple[DecisionRecord, ...]:
         """Return the last changes with what became of each, newest last."""

@@ -11,6 +11,7 @@ _OUTSIDE_BUDGET = {
     "recover": "a recovery is bounded by the crash breaker instead",
     "retry": "a recovery is bounded by the crash breaker instead",
     "rollback": "going back is not bounded by it",
+    "live": "what is set live restarts nothing",
     "remember": "a first launch is no restart",
 }
 

@@ -80,7 +80,7 @@ class SteadyLedger:
         return self._read(self._ledger.moves, ())
 
     def harmed(self) -> Sequence[Change]:
-        """Return the restarts that did harm or did not serve, oldest first; none while the ledger cannot be read."""
+        """Return the changes that did harm or did not serve, oldest first; none while the ledger cannot be read."""
         return self._read(self._ledger.harmed, ())
 
     def tried(self, fingerprint: str) -> Sequence[Tried]:
@@ -96,7 +96,7 @@ class SteadyLedger:
         return self._read(self._ledger.pause, None)
 
     def live_orders(self, generation: int) -> Sequence[SetLive]:
-        """Return what was set live in a generation, oldest first; none while the ledger cannot be read."""
+        """Return what was set live in a generation, or decided in any; none while the ledger cannot be read."""
         return self._read(lambda: self._ledger.live_orders(generation), ())
 
     def _read(self, question: Callable[[], T], otherwise: T) -> T:
