@@ -92,9 +92,17 @@ def corrupt_beside_a_server(scene: Scene, chance: Random) -> str:
         message = str(scene.service.instance().get("message"))
         if not any(f"pid {p.pid} " in message for p in left):
             raise Violation(f"held beside a server of before, which the message does not name: {message}")
+        _end_sessions({p.session for p in left}, scene)
+    return f"{done}, then {state}, {len(left)} processes of before"
+
+
+def _end_sessions(sessions: set[int], scene: Scene) -> None:
+    """End whole servers, also what a leader in the middle of its start has begun since they were looked at."""
+    deadline_s = time.monotonic() + _HELD_LIMIT_S
+    while (left := [p for p in scene.processes() if p.session in sessions]) and time.monotonic() < deadline_s:
         for process in left:
             process.send(signal.SIGKILL)
-    return f"{done}, then {state}, {len(left)} processes of before"
+        time.sleep(0.05)  # of processes that are no children, which send no event
 
 
 def _damage(scene: Scene, name: str, chance: Random) -> str:
