@@ -21,7 +21,9 @@ _READS = 100  # of the report while it is being written, which takes microsecond
 
 
 class Word:
-    """The words by their place: up to DRAIN the daemon writes, to OWN_NS the engine, from API_PID on the API server.
+    """The words by their place: up to GATE the daemon writes, to OWN_NS the engine, to KEPT_NS the API server.
+
+    From AT_GATE on each worker has a word, up to the report.
 
     Words are only ever added: one that an older side does not know stays 0.
 
@@ -33,6 +35,7 @@ class Word:
     ASK_BUDGET = 2  # tokens a step; 0: what was launched
     ASK_SEQS = 3  # active sequences; 0: what was launched
     DRAIN = 4  # 1: every connection is to end with its next answer
+    GATE = 5  # seconds that a worker waits at the gate at most; 0: it is open
     ENGINE_PID = 8  # as the engine knows itself; 0: none has come
     REPORT = 9  # odd while the report is being written; it grows with each writing
     LAUNCHED_BUDGET = 10  # 0: not live
@@ -54,6 +57,7 @@ class Word:
     IN_FLIGHT = 26  # requests
     REQUESTS = 27  # that have come, in all
     KEPT_NS = 28  # CLOCK_MONOTONIC at the end of the last answer whose connection was kept
+    AT_GATE = 48  # of local rank 0, and so on for each: 1 it waits at the gate, 2 it has passed it
 
 
 class BlockError(Exception):
@@ -68,8 +72,9 @@ class Block:
         self.words = memoryview(mapped).cast("Q")
 
     def write_report(self, lines: "dict[str, str]") -> None:
-        """Write what is off and why, name by name; an empty reason means that it works."""
-        text = b"".join(f"{name}=".encode() + _line_of(reason) + b"\n" for name, reason in lines.items())
+        """Write what is off and why, name by name; an empty reason means that it works. Other names stay."""
+        known = {**(self.read_report() or {}), **lines}
+        text = b"".join(f"{name}=".encode() + _line_of(reason) + b"\n" for name, reason in known.items())
         data = text[:_REPORT_BYTES].ljust(_REPORT_BYTES, b"\0")
         writing = self.words[Word.REPORT] | 1
         self.words[Word.REPORT] = writing

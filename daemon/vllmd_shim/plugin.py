@@ -1,4 +1,4 @@
-"""The entry point of vLLM's general plugins: lets the scheduler be governed, the port shared, the requests counted.
+"""The entry point of vLLM's general plugins: governs the scheduler, shares the port, counts requests, builds the gate.
 
 It is never the reason for a server not starting: whatever fails leaves vLLM as it was, and one line in the log.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from vllmd_shim.block import VARIABLE, Block, BlockError, Word, opened
 from vllmd_shim.drain import ask_for_middleware
+from vllmd_shim.gate import REPORTED, build_gate
 from vllmd_shim.governor import Governor, log
 from vllmd_shim.port import share_port
 
@@ -38,6 +39,11 @@ def register() -> None:
             setattr(config, _HOOK, _governing(chosen, path))
     except Exception as error:  # noqa: BLE001 - of whatever vLLM: the server must start without us
         log.warning("vllmd_shim is off, nothing was changed: %s: %s", type(error).__name__, error)
+    try:
+        if reason := build_gate(path):
+            _say_off(path, reason, (REPORTED,))
+    except Exception as error:  # noqa: BLE001 - likewise
+        log.warning("vllmd_shim has no gate: %s: %s", type(error).__name__, error)
 
 
 def _governing(chosen: Any, path: str) -> Any:  # noqa: ANN401 - vLLM's own function
@@ -130,12 +136,12 @@ def _give_up(path: str, error: Exception) -> None:
         _say_off(path, reason)
 
 
-def _say_off(path: str, reason: str) -> None:
-    """Write into the block why nothing is live."""
+def _say_off(path: str, reason: str, names: "tuple[str, ...]" = ("budget", "seqs", "heartbeat")) -> None:
+    """Write into the block why these are off: all that is live, unless others are named."""
     try:
         block = opened(path)
     except (BlockError, OSError) as error:
         log.warning("vllmd_shim cannot use its block: %s", error)
         return
-    block.write_report(dict.fromkeys(("budget", "seqs", "heartbeat"), reason))
+    block.write_report(dict.fromkeys(names, reason))
     block.close()

@@ -92,16 +92,17 @@ class HttpServer:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection until one of them is the last."""
-        keep = True
+        keep, limit_s = True, _BODY_S  # uvicorn limits the wait for the next request of a connection, not for the first
         while keep and not self._closing:
             self._idle.add(writer)
             try:
-                request = await _read(reader, writer)
+                request = await _read(reader, writer, limit_s)
             except BadRequestError as error:
                 await _write(writer, json_response({"error": str(error)}, HTTPStatus.BAD_REQUEST), keep=False)
                 return
             self._idle.discard(writer)
             self._busy.add(writer)
+            limit_s = _KEEP_ALIVE_S
             keep = await self._counted(request, writer)
             self._busy.discard(writer)
 
@@ -128,10 +129,10 @@ class HttpServer:
         return keep
 
 
-async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest:
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit_s: float) -> HttpRequest:
     """Return the next request of a connection; raises BadRequestError, and what asyncio raises when none comes."""
     try:
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _KEEP_ALIVE_S)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), limit_s)
     except asyncio.LimitOverrunError as error:
         raise BadRequestError("the headers are too long") from error
     first, *lines = head.decode("latin-1").rstrip().split("\r\n")

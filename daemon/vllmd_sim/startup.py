@@ -1,7 +1,11 @@
 """The engine's start: vLLM's phases in order, their lines, their checks and their share of the time."""
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 
+from vllmd_shim.block import VARIABLE, BlockError, opened
+from vllmd_shim.gate import wait_at_gate
 from vllmd_sim import breakdowns, host_memory
 from vllmd_sim.config import EngineConfig
 from vllmd_sim.failures import ProcessEndError
@@ -38,6 +42,13 @@ class Stage:
         took_s = self.host.start_s * share
         self.workers.rest(took_s)
         return took_s
+
+    def pass_gate(self) -> None:
+        """Wait where vllmd_shim lets each worker wait: before the device is touched."""
+        path = os.environ.get(VARIABLE)
+        with suppress(BlockError, OSError):  # the server starts without
+            if path:
+                wait_at_gate(opened(path), *range(self.config.tensor_parallel))
 
     def check_device(self) -> None:
         """Refuse a driver, and a type, that the device does not work with."""
@@ -88,6 +99,7 @@ def start(stage: Stage) -> tuple[Memory, Pool]:
     stage.engine.info("core.py:116", _config_line(config, host))
     host_memory.check_queue(config, host)
     stage.rest(ENGINE_SHARE)
+    stage.pass_gate()
     stage.check_device()
     ranks = config.tensor_parallel
     worker.info(

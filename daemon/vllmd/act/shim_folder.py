@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 PLUGIN = "vllmd_shim"  # the entry point's name, which VLLM_PLUGINS may name
-_MODULES = ("__init__.py", "block.py", "clamp.py", "drain.py", "governor.py", "plugin.py", "port.py")
+_MODULES = ("__init__.py", "block.py", "clamp.py", "drain.py", "gate.py", "governor.py", "plugin.py", "port.py")
 _METADATA = f"{PLUGIN}-1.dist-info"
 _TEXTS = {
     f"{_METADATA}/METADATA": "Metadata-Version: 2.1\nName: vllmd_shim\nVersion: 1\n",
