@@ -79,6 +79,8 @@ class FakeServer:
         self.plain = ""  # why a restart would be a plain one
         self.waiting = False  # whether connections wait for the next launch
         self.handover: Handover | None = None  # how a restart went
+        self.gateless: str | None = "this fake has no gate"  # why the next server is not prepared beside this one
+        self.prepared: Launch | None = None  # beside the living one
         self.hung: Hung | None = None
         self.left_behind = Left()
         self.adopted: list[Launch] = []
@@ -91,9 +93,25 @@ class FakeServer:
     def launch(self, launch: Launch) -> None:
         """Begin a launch."""
         assert self.living is None, "two servers"
+        assert self.prepared in {None, launch}, "another one is prepared"
+        self.prepared = None
         self.launches.append(launch)
         self.living = launch
         self.stopping = False
+
+    def no_gate(self, flags: Flags) -> str | None:
+        """Say what the test says."""
+        return f"{len(flags)} flags, and {self.gateless}" if self.gateless else None
+
+    def prepare(self, launch: Launch) -> None:
+        """Begin a launch beside the living one."""
+        assert self.living is not None, "nothing to be beside"
+        assert self.prepared is None, "two beside it"
+        self.prepared = launch
+
+    def give_up(self) -> None:
+        """End what is beside it."""
+        self.prepared = None
 
     def left(self) -> Left:
         """Return what the test says that an earlier vllmd left."""
@@ -110,6 +128,7 @@ class FakeServer:
         """Begin to stop."""
         self.stopping = True
         self.waiting = False
+        self.prepared = None
 
     def restart(self) -> None:
         """Begin to stop; connections wait."""

@@ -11,7 +11,7 @@ from vllmd.model.flags import Flags
 from vllmd.model.instance import Instance
 from vllmd.model.masking import Masker
 from vllmd.model.options import Arity, Catalogue, Option
-from vllmd.model.server import Exited, Ready
+from vllmd.model.server import AtGate, Exited, GateMissed, Ready
 from vllmd.model.settings import Bounds, Budget, Guard, Mode, Modes, Settings, Slo
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import Status
@@ -78,6 +78,24 @@ class House:
         """Let the server end by itself, having printed these lines."""
         self.log[:] = log
         self.loop.on_event(Exited(self.server.ended(), code, asked=False))
+
+    def at_gate(self) -> None:
+        """Let what is prepared beside the server wait at its gate."""
+        assert self.server.prepared is not None
+        self.loop.on_event(AtGate(self.server.prepared.generation))
+
+    def misses_gate(self, reason: str) -> None:
+        """Let what is prepared beside the server be ended, because it does not come to its gate."""
+        assert self.server.prepared is not None
+        generation, self.server.prepared = self.server.prepared.generation, None
+        self.loop.on_event(GateMissed(generation, reason))
+
+    def dies_beside(self, code: int | None, *log: str) -> None:
+        """Let what is prepared beside the server end by itself, having printed these lines."""
+        assert self.server.prepared is not None
+        self.log[:] = log
+        generation, self.server.prepared = self.server.prepared.generation, None
+        self.loop.on_event(Exited(generation, code, asked=False))
 
     def hung(self) -> None:
         """Let the end of a server that hangs come about."""

@@ -4,6 +4,7 @@ import asyncio
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -29,14 +30,16 @@ class Client:
     """Posts to one server. An idle connection is kept for `kept_s` seconds, 0: each request has a fresh one.
 
     The one that is idle for the longest is used first, so that connections get as old as they may. One that the server
-    has closed, as far as is known here, is not used: libraries look at that, too.
+    has closed, as far as is known here, is not used: libraries look at that, too. `heard` is called with each event
+    of a stream.
     """
 
-    def __init__(self, url: str, kept_s: float) -> None:
+    def __init__(self, url: str, kept_s: float, heard: Callable[[], None] = lambda: None) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._host, self._port, self._name = parts.hostname, parts.port, parts.netloc
         self._kept_s = kept_s
+        self._heard = heard
         self._idle: deque[tuple[float, Streams]] = deque()
 
     async def post(self, path: str, body: bytes) -> Answer:
@@ -45,7 +48,7 @@ class Client:
         keep = False
         try:
             writer.write(self._head(path, len(body)) + body)
-            answer = await _read(reader)
+            answer = await _read(reader, self._heard)
             keep = answer.kept and self._kept_s > 0
         finally:
             if keep:
@@ -87,19 +90,20 @@ def _ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     return bool(looking.poll(0))
 
 
-async def _read(reader: asyncio.StreamReader) -> Answer:
+async def _read(reader: asyncio.StreamReader, heard: Callable[[], None]) -> Answer:
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if headers.get("transfer-encoding") == "chunked":
-        body = await _chunks(reader)
+        body = await _chunks(reader, heard)
     else:
         body = await reader.readexactly(int(headers["content-length"]))
     return Answer(int(first.split()[1]), headers, body)
 
 
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _chunks(reader: asyncio.StreamReader, heard: Callable[[], None]) -> bytes:
     found = bytearray()
     while size := int(await reader.readuntil(b"\r\n"), 16):
         found += (await reader.readexactly(size + 2))[:-2]
+        heard()
     await reader.readexactly(2)
     return bytes(found)

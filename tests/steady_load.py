@@ -19,7 +19,10 @@ _KEPT_S = 0.5
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the requests: how long each took and when it was answered (s), and every error."""
+    """What became of the requests: how long each took and when it was answered (s), and every error.
+
+    `tokens_at_s`: when tokens came, by the monotonic clock.
+    """
 
     took_s: list[float] = field(default_factory=list)
     answered_s: list[float] = field(default_factory=list)
@@ -27,6 +30,7 @@ class Outcomes:
     begun: int = 0
     begun_for_s: float = 0.0  # from the first to the last
     late_s: float = 0.0  # the most by which a request began later than its rate says
+    tokens_at_s: list[float] = field(default_factory=list)
 
     @property
     def ended(self) -> int:
@@ -36,6 +40,11 @@ class Outcomes:
     def outages_s(self, count: int) -> list[float]:
         """Return the longest times without an answer, so many of them, the longest first."""
         return sorted((after - before for before, after in pairwise(self.answered_s)), reverse=True)[:count]
+
+    def longest_gap_s(self, since_s: float) -> float:
+        """Return the longest time without a token of any stream, from a moment on."""
+        times = sorted(at_s for at_s in self.tokens_at_s if at_s >= since_s)
+        return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 @contextmanager
@@ -54,11 +63,14 @@ def steady(url: str, model: str, rate: float, kept_s: float = _KEPT_S) -> Iterat
 
 class _Load:
     def __init__(self, url: str, model: str, outcomes: Outcomes, kept_s: float) -> None:
-        self._kept = Client(url, kept_s)
-        self._fresh = Client(url, 0)
+        self._kept = Client(url, kept_s, self._hear)
+        self._fresh = Client(url, 0, self._hear)
         self._outcomes = outcomes
         body = {"model": model, "prompt": "one two three", "max_tokens": 8, "ignore_eos": True}
         self._bodies = {stream: json.dumps({**body, "stream": stream}).encode() for stream in (False, True)}
+
+    def _hear(self) -> None:
+        self._outcomes.tokens_at_s.append(time.monotonic())
 
     async def run(self, interval_s: float, stop: threading.Event) -> None:
         """Begin a request each interval until `stop` is set, and wait for all of them."""

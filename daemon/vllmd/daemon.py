@@ -97,7 +97,7 @@ class Daemon:
         return not self._loop.pauses.hands_off
 
     def _is_ours(self, pid: int) -> bool:
-        return self._server.session.is_ours(pid)
+        return self._server.is_ours(pid)
 
     def _build_loop(self, first: Configuration) -> Loop:
         ledger = SteadyLedger(open_ledger(self._place.state_dir, self._instance.masker.mask))

@@ -45,6 +45,7 @@ from vllmd.model.status import Status
 from vllmd.past import Past, good_before, moved_by_recoveries
 from vllmd.pauses import Pauses
 from vllmd.ports import Clock
+from vllmd.preparing import Preparing
 from vllmd.report.compose import View, compose
 from vllmd.report.journal import Journal
 from vllmd.stall import Stall
@@ -78,6 +79,7 @@ class Loop:
         self._past = Past()
         self.knobs = Knobs(supervisor, journal, clock)
         self._trials = Trials(supervisor, journal, clock, self._past, self.knobs)
+        self._preparing = Preparing(supervisor, journal, clock, self._past, self._trials)
         self.stall = Stall(supervisor, journal, clock)
         self.pauses = Pauses(supervisor, journal, clock)
         self._stop_asked = False
@@ -127,10 +129,11 @@ class Loop:
         self.supervisor.launch_when_due()
         self.tell()
 
-    def on_event(self, event: ServerEvent) -> None:
-        """Take in what became of the launch. Events of an earlier one say nothing about this one."""
-        launch = self.supervisor.life.launch
-        if launch is None or event.generation != launch.generation:
+    def on_event(self, told: ServerEvent) -> None:
+        """Take in what became of the launch, or of the one beside it. Events of an earlier one say nothing about it."""
+        event, launch = self._preparing.sift(told, self._snapshot), self.supervisor.life.launch
+        if event is None or launch is None or event.generation != launch.generation:
+            self.tell()
             return
         self.supervisor.read_new_lines()
         draining = self.supervisor.life.state is ServerState.DRAINING
@@ -164,6 +167,8 @@ class Loop:
     # Serving: assessment → decision → plan
 
     def _act_on(self, assessment: Assessment | None, generation: int) -> None:
+        if self._preparing.under_way:
+            return
         live = self.knobs.hold(self._window.span_s)
         if live is not None:
             self._trials.soak_anew()
@@ -218,6 +223,7 @@ class Loop:
         return diagnose(supervisor.whole_log(), end, self._instance.masker)
 
     def _on_failure(self, failure: Failure) -> None:
+        self._preparing.give_up(failure.summary)
         self._journal.failure(failure, self._now_s)
         launch = self.supervisor.life.launch
         self._settle()
@@ -284,6 +290,7 @@ class Loop:
         if state in {ServerState.DRAINING, ServerState.STOPPED}:
             return None
         self._past.calmed()
+        self._preparing.give_up("the operator asks for a restart")
         self.pauses.begin_anew()
         self._trials.begin_anew()
         flags = self.supervisor.flags
@@ -298,6 +305,7 @@ class Loop:
 
     def pause(self, pause: Pause) -> None:
         """Change and restart nothing until the pause ends. A start or a drain that runs goes on."""
+        self._preparing.give_up(f"paused by {pause.by}")
         self._answer_what_waited(self.pauses.begin(pause))
         self.tell()
 

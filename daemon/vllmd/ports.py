@@ -52,6 +52,18 @@ class Server(Protocol):
     def launch(self, launch: Launch) -> None:
         """Begin a launch; Spawned, then Ready, Exited or StartStalled follow, or LaunchRefused alone."""
 
+    def no_gate(self, flags: Flags) -> str | None:
+        """Return why a launch with these flags cannot be prepared beside the server; None where it can."""
+
+    def prepare(self, launch: Launch) -> None:
+        """Begin a launch beside the server, up to its gate: AtGate follows, or GateMissed, Exited or LaunchRefused.
+
+        At its gate it waits until the server has ended and `launch` is called with it.
+        """
+
+    def give_up(self) -> None:
+        """End the launch that is prepared beside the server, if there is one; nothing follows."""
+
     def left(self) -> Left:
         """Return what an earlier vllmd left."""
 

@@ -4,8 +4,7 @@ It holds the life of the server and the launch that comes next. It decides nothi
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from vllmd.decide.log_phase import DOING
 from vllmd.decide.start_log import phase_reached, read_start
@@ -21,6 +20,9 @@ from vllmd.model.tried import fingerprint_of
 from vllmd.past import left_launch
 from vllmd.ports import Clock, LiveValues, Server
 from vllmd.report.journal import Journal
+from vllmd.upcoming import Beside, Logs, Next
+
+__all__ = ["ADOPTED", "Beside", "Logs", "Next", "Refresh", "Supervisor", "as_it_is"]
 
 ADOPTED = "adopted"
 
@@ -30,29 +32,6 @@ Refresh = Callable[[Instance], Instance]  # from a configured instance to what t
 def as_it_is(instance: Instance) -> Instance:
     """Return the instance: nothing is installed anew."""
     return instance
-
-
-@dataclass(frozen=True, slots=True)
-class Logs:
-    """The server's logs: where a generation's lies, all of it for a diagnosis, and what was added to it."""
-
-    path: Callable[[int], Path]
-    whole: Callable[[Launch], Sequence[str]]
-    new_lines: Callable[[Launch], Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """A launch that is decided: its flags, why, and the change behind it.
-
-    Why: first, crash, change, rollback or admin; or adopted, if an earlier vllmd launched it.
-    """
-
-    flags: Flags
-    cause: str
-    change: Change | None = None
-    fallback: Flags | None = None  # taken when these flags do not come to serve
-    due_s: float = 0.0  # not before, by the monotonic clock: a wait must not depend on the time of day
 
 
 class Supervisor:
@@ -83,6 +62,7 @@ class Supervisor:
         self._ready_s = 0.0
         self._current = Next(instance.baseline, "first")
         self._coming: Next | None = None
+        self.candidate: Beside | None = None  # what is prepared beside the server that serves
         self._gpus: tuple[Gpu, ...] | None = None
         self._host_bytes: int | None = None
 
@@ -109,7 +89,9 @@ class Supervisor:
     @property
     def fingerprint(self) -> str:
         """What the fate of a launch depends on besides its flags."""
-        instance = self.instance
+        return self._fingerprint_of(self.instance)
+
+    def _fingerprint_of(self, instance: Instance) -> str:
         version, model = instance.catalogue.version, instance.command.model
         found = fingerprint_of(self._gpus, self._host_bytes, version, model, instance.baseline)
         return instance.masker.mask(str(found))
@@ -131,27 +113,37 @@ class Supervisor:
 
     def launch(self, following: Next) -> None:
         """Launch now, by the configuration and the installation of now. LifeError while a server lives."""
-        before = self.instance.baseline
-        self.instance = self._configured = self._refresh(self._configured)
-        following = replace(following, flags=following.flags.rebased(before, self.instance.baseline))
+        self._begin(self._made(following))
+
+    def _made(self, following: Next, message: str = "") -> Beside:
+        """Make a launch by the configuration and the installation of now, and record it."""
+        before, instance = self.instance.baseline, self._refresh(self._configured)
+        self._configured = instance
+        following = replace(following, flags=following.flags.rebased(before, instance.baseline))
         generation = self._journal.generation()
         launch = Launch(
             generation=generation,
-            argv=self.instance.argv(following.flags),
+            argv=instance.argv(following.flags),
             flags=following.flags,
             started_at_s=self._clock.now_s(),
             log_path=str(self._logs.path(generation)),
-            baseline=self.instance.baseline,
-            fingerprint=self.fingerprint,
-            model=self.instance.command.model,
-            vllm=self.instance.catalogue.version,
+            baseline=instance.baseline,
+            fingerprint=self._fingerprint_of(instance),
+            model=instance.command.model,
+            vllm=instance.catalogue.version,
         )
-        self.instance = self.instance.as_launched(launch)
-        self.life = self.life.moved(ServerState.STARTING, launch.started_at_s, f"starting ({following.cause})", launch)
-        self._current, self._coming = following, None
-        self.facts = StartFacts()
         self._journal.launch(launch, following.cause)
-        self._server.launch(launch)
+        return Beside(following, instance.as_launched(launch), launch, message, self._clock.monotonic_s())
+
+    def _begin(self, made: Beside) -> None:
+        """Let the server be this launch from now on."""
+        cause = made.following.cause
+        message = f"starting ({cause})"
+        self.life = self.life.moved(ServerState.STARTING, self._clock.now_s(), message, made.launch)
+        self.instance = made.instance
+        self._current, self._coming, self.candidate = made.following, None, None
+        self.facts = StartFacts()
+        self._server.launch(made.launch)
 
     def take_over(self) -> bool:
         """Go on with the server that an earlier vllmd left; return whether there is one that can be."""
@@ -207,10 +199,66 @@ class Supervisor:
             self.launch(self._coming)
 
     def restart(self, following: Next, message: str) -> None:
-        """Drain and stop the server, then launch."""
+        """Restart: the next server is prepared beside this one where that can be, which is drained and stopped then."""
+        self.give_up()
+        if self.life.state is ServerState.SERVING:
+            reason = self._no_gate(following)
+            if reason is None:
+                self.candidate = self._made(following, message)
+                self._say_candidate()
+                self._server.prepare(self.candidate.launch)
+                return
+            self._journal.no_gate(reason)
+            message = f"{message}; it is not prepared beside the server: {reason}"
+        self._drain(following, message)
+
+    def _no_gate(self, following: Next) -> str | None:
+        """Return why the next server cannot be prepared beside this one; None where it can."""
+        installed, launch = self._refresh(self._configured), self.life.launch
+        if launch is not None and launch.vllm != installed.catalogue.version:
+            return f"vLLM {installed.catalogue.version} is installed now, whose gate is not known"
+        return self._server.no_gate(following.flags.rebased(self.instance.baseline, installed.baseline))
+
+    def _drain(self, following: Next, message: str) -> None:
         self._coming = following
         self._move(ServerState.DRAINING, message)
         self._server.restart()
+
+    def at_gate(self) -> None:
+        """Drain and stop the server: the next one waits at its gate, and is launched from there."""
+        if self.candidate is not None:
+            self._drain(self.candidate.following, self.candidate.message)
+
+    def gate_missed(self, reason: str) -> None:
+        """Restart without a server that waits: the one beside this one did not come to its gate, and was ended."""
+        if self.candidate is not None:
+            candidate, self.candidate = self.candidate, None
+            self._journal.no_gate(reason)
+            self._drain(candidate.following, f"{candidate.message}; {reason}")
+
+    def candidate_failed(self, failure: str) -> None:
+        """Serve on: the launch beside this server ended by itself. Its outcome is told."""
+        if self.candidate is not None:
+            candidate, self.candidate = self.candidate, None
+            self._tell_outcome(candidate.following.change, candidate.launch, served=False, outage_s=None)
+            self.life = self.life.saying(f"serving; {candidate.name} failed beside it: {failure}")
+
+    def give_up(self) -> Beside | None:
+        """End what is prepared beside the server; return what it was, None if nothing is."""
+        candidate, self.candidate = self.candidate, None
+        if candidate is not None:
+            self._server.give_up()
+            if self.life.state is ServerState.SERVING:
+                self.life = self.life.saying("serving")
+        return candidate
+
+    def _say_candidate(self) -> None:
+        """Say how long the next server has been prepared."""
+        if self.candidate is not None and self.life.state is ServerState.SERVING:
+            waited_s = self._clock.monotonic_s() - self.candidate.since_s
+            name = self.candidate.name
+            text = f"serving; the next start is prepared beside it ({name}), {waited_s:.0f} s"
+            self.life = self.life.saying(text)
 
     def wait(self, following: Next, message: str) -> None:
         """Launch when it is due: at once if that is now."""
@@ -226,8 +274,8 @@ class Supervisor:
         self._move(ServerState.HELD, message)
 
     def stop(self) -> None:
-        """Stop the server for good."""
-        self._coming = None
+        """Stop the server for good, and what is prepared beside it."""
+        self._coming = self.candidate = None
         if self.life.state in ALIVE:
             if self.life.state is not ServerState.DRAINING:
                 self._move(ServerState.DRAINING, "stopping")
@@ -269,7 +317,9 @@ class Supervisor:
 
     def stopped(self) -> None:
         """Take note of an end that was asked for: launch what comes next, or stay down."""
-        if self._coming is not None:
+        if self.candidate is not None:
+            self._begin(self.candidate)
+        elif self._coming is not None:
             self.launch(self._coming)
         else:
             self._move(ServerState.STOPPED, "stopped")
@@ -285,10 +335,15 @@ class Supervisor:
             self.facts = read_start(self.facts, self._logs.new_lines(launch))
             if self.life.state is ServerState.STARTING:
                 self.life = self.life.saying(f"starting ({self._current.cause}): {DOING[phase_reached(self.facts)]}")
+        self._say_candidate()
 
     def whole_log(self) -> Sequence[str]:
         """Return the log of the last launch, for a diagnosis."""
         return self._logs.whole(self.life.launch) if self.life.launch else ()
+
+    def candidate_log(self) -> Sequence[str]:
+        """Return the log of the launch that is prepared beside the server, for a diagnosis."""
+        return self._logs.whole(self.candidate.launch) if self.candidate else ()
 
     @property
     def phase(self) -> Phase:
@@ -302,12 +357,22 @@ class Supervisor:
                 return phase_reached(self.facts)
 
     def _outcome(self, *, served: bool, outage_s: float | None, handover: Handover | None = None) -> Outcome | None:
-        change, launch = self._current.change, self.life.launch
+        change, self._current = self._current.change, replace(self._current, change=None)  # it is told once
+        return self._tell_outcome(change, self.life.launch, served=served, outage_s=outage_s, handover=handover)
+
+    def _tell_outcome(
+        self,
+        change: Change | None,
+        launch: Launch | None,
+        *,
+        served: bool,
+        outage_s: float | None,
+        handover: Handover | None = None,
+    ) -> Outcome | None:
         if change is None or launch is None:
             return None
         outcome = Outcome(change, launch.generation, served, outage_s, handover)
         self._journal.outcome(outcome, self._clock.now_s())
-        self._current = replace(self._current, change=None)  # an outcome is told once
         return outcome
 
     def _move(self, state: ServerState, message: str) -> None:

@@ -90,6 +90,18 @@ class Trials:
         if self._trial is not None:
             self._trial = replace(self._trial, serving_since_s=_NEVER_S)
 
+    def called_off(self, change: Change, *, failed: bool) -> None:
+        """Take note that a change was not carried out: its launch `failed` beside the server, or was given up.
+
+        The soak of another one, which was to be restarted, begins now.
+        """
+        if self._trial is not None and self._trial.change.id != change.id:
+            self._trial = replace(self._trial, serving_since_s=self._clock.now_s())
+            return
+        self._trial = None
+        if failed and change.proposal.domain is Domain.LATENCY:
+            self._past.harmful.update(change.proposal.changes.items())
+
     def clock_was_set(self, by_s: float) -> None:
         """Let a soak begin anew, since spans across that moment mean nothing; a freeze lasts as long as it was to."""
         self._frozen_until_s += by_s

@@ -1,6 +1,7 @@
 """When a parked server is drained: with real connections, and a block that says what is in flight."""
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from vllmd.act.planned_restart import Limits, PlannedRestart
 from vllmd.clock import SystemClock
 from vllmd.model.flags import Flags
 from vllmd.model.live import Traffic
-from vllmd.observe.processes import accepted
+from vllmd.observe.processes import connections
 
 HOST = "127.0.0.1"
 LIMITS = Limits(drain_s=20.0, hold_s=60.0, keep_alive_s=1.0)
@@ -51,7 +52,7 @@ def drained_after(server: socket.socket, open_for_s: float | None) -> float:
         with closing(socket.create_connection((HOST, port))) as client:
             taken, _ = server.accept()
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            assert accepted(port) == 1
+            assert connections(port, 0) == 1
             restart = PlannedRestart(cast("LiveBlock", Idle()), SystemClock())
             assert restart.park(HOST, port, Flags(()), LIMITS)
             if open_for_s is not None:
@@ -81,12 +82,13 @@ def test_a_connection_that_never_brings_a_request_is_waited_for_only_so_long(ser
     assert 5.0 < drained_after(server, open_for_s=None) < LIMITS.drain_s / 2
 
 
-def test_what_waits_in_the_kernel_is_not_accepted(server: socket.socket) -> None:
-    """It is handed to the next server: nobody waits for it."""
-    port = server.getsockname()[1]
+def test_what_waits_in_the_parked_listener_is_no_connection_of_the_server(server: socket.socket) -> None:
+    """It is handed to the next server: nobody waits for it. What waits for the old one is its own."""
+    port, inode = server.getsockname()[1], os.fstat(server.fileno()).st_ino
     with closing(socket.create_connection((HOST, port))):
-        assert accepted(port) == 0
+        assert connections(port, parked=inode) == 0
+        assert connections(port, parked=0) == 1
         taken, _ = server.accept()
         with taken:
-            assert accepted(port) == 1
-        assert accepted(port) == 0
+            assert connections(port, parked=inode) == 1
+        assert connections(port, parked=inode) == 0

@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 # The keep-alive time is waited for, so that no connection is reused while its server stops.
 KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}
 ENVIRON = {**host(start_s=1.5), **KEEP_ALIVE}
-SETTINGS = {"engine": {"drain_timeout": "10s", "hold_timeout": "30s"}}
+SETTINGS = {"engine": {"drain_timeout": "10s", "hold_timeout": "30s", "gate": False}}
 
 
 def restarted(daemon: VllmdProcess, seen: Outcomes, generation: int) -> None:
@@ -90,6 +90,7 @@ def test_what_waits_for_too_long_is_told_when_to_come_again(tmp_path: Path) -> N
         url = daemon.wait_serving(1, LIMIT_S)["url"]
         with ThreadPoolExecutor() as pool:
             daemon.ask("restart")
+            daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
             waited = [ask_in(pool, url) for _ in range(20)]
             answers = [one.result() for one in waited]
             answers.append(ask_in(pool, url).result())

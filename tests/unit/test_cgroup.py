@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vllmd.observe.cgroup import oom_kills
+from vllmd.observe.cgroup import memory_left, oom_kills
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"
 
@@ -43,3 +43,22 @@ def test_the_count_of_our_own_cgroup(tmp_path: Path, membership: str, files: dic
 def test_without_cgroups_nothing_is_known(tmp_path: Path) -> None:
     """Unread is not none."""
     assert oom_kills(tmp_path / "absent", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat", "left"),
+    [
+        ("8000", "anon 10\ninactive_file 500\n", 3500),
+        ("8000", "anon 10\n", 3000),
+        ("max", "inactive_file 500\n", None),
+    ],
+)
+def test_what_our_own_cgroup_may_still_take(tmp_path: Path, limit: str, stat: str, left: int | None) -> None:
+    """Its limit less what it has, but for what the kernel can drop; nothing is known where there is no limit."""
+    files = {"a/memory.max": limit, "a/memory.current": "5000\n", "a/memory.stat": stat}
+    assert memory_left(*host(tmp_path, "0::/a\n", files)) == left
+
+
+def test_without_a_cgroup_of_version_2_no_limit_is_known(tmp_path: Path) -> None:
+    """Unread is not none left."""
+    assert memory_left(*host(tmp_path, "4:memory:/a\n0::/\n", {})) is None

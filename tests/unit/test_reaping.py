@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fakes import FakeClock
-from vllmd.act.launcher import LOG_FOLDER, RECORD_NAME
+from vllmd.act.launcher import RECORD_NAME
 from vllmd.act.live_block import LiveBlock
-from vllmd.act.server_file import ServerRecord, write_record
+from vllmd.act.server_file import ServerRecord, read_record, write_record
 from vllmd.act.session import Session
 from vllmd.cli.reaping import Stop, reap_instance, stop_of
 from vllmd.model.flags import Flags
@@ -61,7 +61,7 @@ def test_a_reap_of_nothing_takes_the_block_away(block: Path, tmp_path: Path) -> 
 
 def test_a_record_that_is_given_up_takes_its_block_along(block: Path, tmp_path: Path) -> None:
     """Nobody would know of it any more."""
-    session = Session(tmp_path / RECORD_NAME, tmp_path / LOG_FOLDER, FakeClock())
+    session = Session(tmp_path / RECORD_NAME, read_record(tmp_path / RECORD_NAME), FakeClock())
     assert block.exists()
     session.disown()
     assert not block.exists()

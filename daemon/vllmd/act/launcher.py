@@ -7,9 +7,13 @@ from pathlib import Path
 from vllmd.act.planned_restart import Limits
 
 RECORD_NAME = "server.json"
+CANDIDATE_NAME = "candidate.json"
 LOG_FOLDER = "logs"
 SHIM_FOLDER = Path("shim", "plugin")
 
+# From when the last worker is at the gate to when it opens, beyond the drain: the old server's end (25 s at most), and
+# the GPU memory of dead processes (60 s).
+_TO_THE_OPENING_S = 120.0
 _KEEP_ALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE (vllm/envs.py)
 
 
@@ -28,11 +32,23 @@ class Launcher:
     keep_logs: int
     mask: Callable[[str], str]  # secrets of text that is kept
     shim: bool = True  # whether vllmd_shim comes into the server's processes
+    gate: bool = True  # whether the next server is prepared beside the serving one
+    park_timeout_s: float = 300.0  # for that
 
     @property
     def record_path(self) -> Path:
         """Where the identities of the server's processes are kept."""
         return self.state_dir / RECORD_NAME
+
+    @property
+    def candidate_path(self) -> Path:
+        """Where the identities of the processes are kept of a launch that is prepared beside the server."""
+        return self.state_dir / CANDIDATE_NAME
+
+    @property
+    def gate_s(self) -> float:
+        """How long a worker waits at the gate at most: vllmd may die meanwhile."""
+        return self.park_timeout_s + self.drain_timeout_s + _TO_THE_OPENING_S
 
     @property
     def shim_folder(self) -> Path:

@@ -3,6 +3,7 @@
 Where they cannot be had the server is launched without, and that is said.
 """
 
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -14,8 +15,9 @@ import structlog
 
 from vllmd.act.shim_folder import kept_out, with_shim, write_shim
 from vllmd.model.flags import BATCHED_TOKENS, DATA_PARALLEL, MAX_NUM_SEQS, Flags
-from vllmd.model.live import Heartbeat, Knob, Live, Traffic
+from vllmd.model.live import Gate, Heartbeat, Knob, Live, Traffic
 from vllmd_shim.block import VARIABLE, Block, BlockError, Word, fresh_bytes, opened
+from vllmd_shim.gate import PASSED, RANKS, REPORTED, WAITS
 from vllmd_shim.port import ADDRESS
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - tmpfs: an engine's step must not wait for a disk; the file's name is random
@@ -75,6 +77,19 @@ class LiveBlock:
             self._off = f"its block is lost, so that only a restart of the server ends what was set: {error}"
             log.warning("the server's block cannot be read", reason=str(error))
         self.drain(on=False)  # of a restart that the earlier vllmd did not come to carry out
+        self.open_gate()
+
+    def succeed(self, other: "LiveBlock") -> None:
+        """Go on with the block of a launch that was prepared with another one, which is left without."""
+        self.remove(self.path)
+        self._block, self.path = other.give_away()
+        self._off = _NOT_LOADED
+
+    def give_away(self) -> tuple[Block | None, str]:
+        """Be without a block; return what it was, and its path."""
+        given = self._block, self.path
+        self._block, self.path = None, ""
+        return given
 
     def remove(self, path: str) -> None:
         """Leave the present block, and remove the file of one whose server has ended."""
@@ -93,7 +108,9 @@ class LiveBlock:
             return Live.nothing(self._off)
         words, report = block.words, block.read_report()
         if not words[Word.ENGINE_PID]:
-            reasons = "; ".join(sorted({reason for reason in (report or {}).values() if reason}))
+            reasons = "; ".join(
+                sorted({reason for name, reason in (report or {}).items() if reason and name != REPORTED})
+            )
             return Live.nothing(reasons or self._off)
         knobs = {flag: _knob(block, report or {}, flag) for flag in _WORDS}
         beats = bool(words[Word.STEPS]) and not (report or {}).get("heartbeat")
@@ -109,6 +126,24 @@ class LiveBlock:
         """Let every connection end with its next answer, or no longer."""
         if self._block is not None:
             self._block.words[Word.DRAIN] = int(on)
+
+    def close_gate(self, limit_s: float) -> None:
+        """Let the workers of a launch that is still to be spawned wait before their device, within a limit."""
+        if self._block is not None:
+            self._block.words[Word.GATE] = math.ceil(limit_s)
+
+    def open_gate(self) -> None:
+        """Let the workers go on."""
+        if self._block is not None:
+            self._block.words[Word.GATE] = 0
+
+    def gate(self) -> Gate:
+        """Return what the workers tell of their gate."""
+        block = self._block
+        if block is None:
+            return Gate(off=self._off)
+        told = [block.words[Word.AT_GATE + rank] for rank in range(RANKS)]
+        return Gate(told.count(WAITS), told.count(PASSED), (block.read_report() or {}).get(REPORTED, ""))
 
     def traffic(self) -> Traffic | None:
         """Return what the API server tells of its requests now; None where it does not."""

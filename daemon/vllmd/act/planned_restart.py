@@ -1,10 +1,13 @@
 """A restart that loses no request: what comes meanwhile waits in the kernel, on the server's own port.
 
-    open ─park─▶ draining ─no request in flight─▶ holding ─the next server is proved ready─▶ open
-                    └──────────────┴──────────────── hold_timeout ─▶ refusing ─▶ open
+    open ─announce─▶ open ─park─▶ draining ─no request in flight─▶ holding ─the next server is proved ready─▶ open
+                                     └──────────────┴──────────────── hold_timeout ─▶ refusing ─▶ open
 
-Each step has its limit: draining drain_timeout (what is still in flight then is cut), the server's end and the start of
-the next one those of every launch, all of it hold_timeout (then 503). The way back is always the same: `release` closes
+While it is announced the server serves as ever, but ends each connection with its answer: those that are kept, and
+could bring a request at the wrong moment, are gone when the outage begins.
+Each step has its limit: announcing the time for which the server keeps an idle connection, draining drain_timeout (what
+is still in flight then is cut), the server's end and the start of the next one those of every launch, all from the
+parking on hold_timeout (then 503). The way back is always the same: `release` closes
 the parked port, and what waits goes to the server that listens; it gets 503 where none does. A next server that fails
 changes nothing here: the one after it gets what waits.
 """
@@ -30,14 +33,14 @@ from vllmd.act.refusal import AT_ONCE, hang_up, refuse
 from vllmd.act.tally import Tally
 from vllmd.model.flags import Flags, api_servers
 from vllmd.model.handover import Handover
-from vllmd.observe.processes import accepted, listeners
+from vllmd.observe.processes import connections, listeners
 from vllmd.ports import Clock
 
 _POLL_S = 0.05  # between looks at words in memory and at the length of a queue, which send no event
 _ROOM = 0.75  # of the kernel's queue: a connection for which there is none is not told so, it tries for minutes
-_CALM_S = 0.5  # without a request in flight, and beyond the time for which a connection is kept
-# Beyond that for a connection that is still open: on a busy host the server reads and closes late. One that never
-# brought a request is kept for ever.
+# From the parking on: a connection that was being made with the old listener is made by then.
+_CALM_S = 0.5
+# Beyond the time for which one is kept, for a connection that is still open: a busy server reads and closes late.
 _LINGERING_S = 5.0
 
 log = structlog.get_logger()
@@ -86,6 +89,23 @@ class PlannedRestart:
         own = self._parked.inode if self._parked is not None else None
         return tuple(inode for inode in listeners(port) if inode != own)
 
+    async def announce(self, flags: Flags, limits: Limits, ends: AbstractSet["asyncio.Future[Any]"]) -> None:
+        """Let the server end its connections, and wait until none is kept; at once where the restart is a plain one.
+
+        Over, too, when one of the futures is done.
+        """
+        if self.plain(flags) is not None:
+            return
+        self._live.drain(on=True)
+        deadline = self._clock.monotonic_s() + limits.keep_alive_s
+        while (now_s := self._clock.monotonic_s()) < deadline:
+            traffic = self._live.traffic()
+            if traffic is None or now_s - traffic.kept_s >= limits.keep_alive_s:
+                break
+            done, _ = await asyncio.wait(ends, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                break
+
     def park(self, host: str, port: int, flags: Flags, limits: Limits) -> bool:
         """Let new connections wait; return whether they do. Where they cannot, the restart is a plain one."""
         parked, refused = None, self.plain(flags)
@@ -122,16 +142,19 @@ class PlannedRestart:
     async def drain(self, limits: Limits, ends: AbstractSet["asyncio.Future[Any]"]) -> None:
         """Wait until the parked server has no request and no connection that could bring one, within the limit.
 
+        One that never brought a request is waited for little longer than one that is kept: nobody else would end it.
         Over, too, when one of the futures is done (the server ended, an operator hurries), or the port is released.
         """
         self._live.drain(on=True)
         deadline = self._clock.monotonic_s() + limits.drain_s
         calm_since_s = self._clock.monotonic_s()
-        while self.parked:
+        while (parked := self._parked) is not None:
             now_s, traffic = self._clock.monotonic_s(), self._live.traffic()
             if traffic is None or traffic.in_flight:
                 calm_since_s = now_s
-            elif self._is_drained(now_s - calm_since_s, now_s - traffic.kept_s - limits.keep_alive_s):
+            elif now_s - self._parked_s >= _CALM_S and (
+                not connections(self._port, parked.inode) or now_s - calm_since_s >= limits.keep_alive_s + _LINGERING_S
+            ):
                 break
             if now_s > deadline:
                 if traffic is None or traffic.in_flight:
@@ -144,12 +167,6 @@ class PlannedRestart:
         self._note_cut()
         if self.step is Step.DRAINING:
             self.step = Step.HOLDING
-
-    def _is_drained(self, calm_s: float, unkept_s: float) -> bool:
-        """Whether nothing was in flight for long enough, and no connection that was kept should be left for as long."""
-        if calm_s < _CALM_S:
-            return False
-        return not accepted(self._port) or min(calm_s, unkept_s) >= _CALM_S + _LINGERING_S
 
     def server_ended(self) -> None:
         """Count what a server that could not be parked had in flight at its end, while its block can be read."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,14 +92,39 @@ def read_record(path: Path) -> ServerRecord | None:
         return None
 
 
-def completed(record: ServerRecord | None, log_dir: Path) -> ServerRecord | None:
-    """Return the record with every process that writes to the log of a launch, also where there was no record.
+def left_records(
+    server_path: Path, candidate_path: Path, log_dir: Path
+) -> tuple[ServerRecord | None, ServerRecord | None]:
+    """Return what is on record of the server, and of a launch that was prepared beside it.
 
-    It may be lost, or a vllmd was killed before it could note an engine that has just begun. Nobody but vllmd lets a
-    process have the log of a launch as its standard output.
+    Each with every process that writes to the log of its launch, also where there was no record: it may be lost, or a
+    vllmd was killed before it could note an engine that has just begun. Nobody but vllmd lets a process have the log of
+    a launch as its standard output.
     """
-    record = record and _with_block(record)
+    server, candidate = read_record(server_path), read_record(candidate_path)
+    if server is not None and candidate is not None and candidate.generation == server.generation:
+        candidate = None  # it has taken the server's place
     writing = _writers(log_dir)
+    beside = {process for process, number in writing.items() if _is_beside(number, server, candidate)}
+    return (
+        _completed(server and _with_block(server), {p: n for p, n in writing.items() if p not in beside}),
+        _completed(candidate, {p: n for p, n in writing.items() if p in beside}),
+    )
+
+
+def _is_beside(generation: int, server: ServerRecord | None, candidate: ServerRecord | None) -> bool:
+    """Whether a launch whose processes live is one that was prepared beside the server.
+
+    It is on record as that, or later than a server that lives: no other launch is made then.
+    """
+    if candidate is not None and candidate.boot_id == boot_id() and candidate.generation == generation:
+        return True
+    lives = server is not None and server.boot_id == boot_id() and alive(server.leader)
+    return lives and server is not None and generation > server.generation
+
+
+def _completed(record: ServerRecord | None, writing: Mapping[ProcessId, int]) -> ServerRecord | None:
+    """Return the record with these processes, which write to logs of launches."""
     if not writing:
         return record
     generation = max(writing.values())

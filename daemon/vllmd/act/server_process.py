@@ -15,6 +15,8 @@ from typing import Any
 import structlog
 
 from vllmd.act.adoption import ForeignError, what_was_left
+from vllmd.act.beside import beside_refused, room_on_host
+from vllmd.act.candidate import Candidate
 from vllmd.act.ending import ended_process
 from vllmd.act.environment import launch_environment
 from vllmd.act.evidence import evidence_text, keep_evidence
@@ -22,10 +24,11 @@ from vllmd.act.launch_logs import evidence_path, log_path, open_log
 from vllmd.act.launcher import Launcher
 from vllmd.act.live_block import LiveBlock
 from vllmd.act.planned_restart import PlannedRestart
-from vllmd.act.port import holders, is_free
 from vllmd.act.progress import StartProgress
+from vllmd.act.server_file import left_records
 from vllmd.act.session import Session, named
 from vllmd.act.spawn import spawn
+from vllmd.act.way import Way
 from vllmd.model.flags import Flags, api_servers
 from vllmd.model.handover import Handover
 from vllmd.model.server import (
@@ -50,8 +53,6 @@ log = structlog.get_logger()
 
 _POLL_S = 0.2  # between looks at a start
 _KILLED_WAIT_S = 5.0  # from SIGKILL to the end of the leader
-_PORT_WAIT_S = 10.0  # for our own former listener to close
-_GPU_WAIT_S = 60.0  # for the driver to give the memory of dead processes back
 _STOP_GRACE_S = 20.0  # beyond the drain: vLLM's worker grace 5 s + 4 s + 5 s, and its teardown (4.4 s on an H200)
 _START_STOP_GRACE_S = 10.0  # SIGTERM late in a start is ignored
 _BUSY_FACTOR = 6  # a start whose only sign is CPU (a long compilation) is given this many start timeouts
@@ -82,7 +83,9 @@ class ServerProcess:
         self._generation: int | None = None
         self._served = False  # under an earlier vllmd
         self._hung: Hung | None = None  # told when the launch has been ended for it
-        self.session = Session(launcher.record_path, launcher.log_dir, clock)
+        server, beside = left_records(launcher.record_path, launcher.candidate_path, launcher.log_dir)
+        self.session = Session(launcher.record_path, server, clock)
+        self._candidate = Candidate(Session(launcher.candidate_path, beside, clock), clock, self._events.put_nowait)
         self.live = LiveBlock()
         self._following = False  # whether another launch is to follow the stop
         self._planned = PlannedRestart(self.live, clock)
@@ -116,8 +119,32 @@ class ServerProcess:
         self._begin(launch, self._taken_over(launch))
 
     def leave(self) -> bool:
-        """Let the server outlive this vllmd; return whether there is one that can."""
-        return not self._stopping.is_set() and self.session.leave()
+        """Let the server outlive this vllmd; return whether there is one that can. What is beside it goes."""
+        left = not self._stopping.is_set() and self.session.leave()
+        if left:
+            self._candidate.end_now()
+        return left
+
+    def is_ours(self, pid: int) -> bool:
+        """Return whether a pid is one of the server's, or of the launch that is prepared beside it."""
+        return self.session.is_ours(pid) or self._candidate.session.is_ours(pid)
+
+    def no_gate(self, flags: Flags) -> str | None:
+        """Return why a launch with these flags cannot be prepared beside the server; None where it can."""
+        if not self._launcher.gate:
+            return "engine.gate is off"
+        return beside_refused(flags, self.plain_restart(flags), self.live.gate(), room_on_host(self.session.living()))
+
+    def prepare(self, launch: Launch) -> None:
+        """Begin a launch beside the server, up to its gate: AtGate follows, or GateMissed, Exited or LaunchRefused.
+
+        From AtGate on it is launched by `launch`, when the server has ended.
+        """
+        self._candidate.prepare(launch, self._launcher)
+
+    def give_up(self) -> None:
+        """End the launch that is prepared beside the server; nothing follows."""
+        self._candidate.give_up()
 
     def _begin(self, launch: Launch, task: Coroutine[Any, Any, None]) -> None:
         if self._task is not None and not self._task.done():
@@ -135,7 +162,9 @@ class ServerProcess:
 
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
+        self._following = False
         self.release()
+        self.give_up()
         self._stopping.set()
 
     def restart(self) -> None:
@@ -167,19 +196,26 @@ class ServerProcess:
     def note_members(self) -> None:
         """Record who is in the session now, and collect dead orphans."""
         self.session.note_members()
-        self.session.collect(self._child.pid if self._child else None)
+        self._collect()
+
+    def _collect(self) -> None:
+        """Collect dead orphans, but none of our children, whose exit code is still to be asked for."""
+        self.session.collect(*(child.pid for child in (self._child, self._candidate.child) if child is not None))
 
     async def _live(self, launch: Launch) -> None:
-        refused = await self._clear_the_way(launch)
-        if refused is not None:
-            await self._events.put(refused)
-            return
-        if self._stopping.is_set():
-            await self._events.put(Exited(launch.generation, None, asked=True))
+        waits = self._candidate.waits(launch)
+        if not waits:
+            self._candidate.give_up()
+            await self._candidate.settled()
+        refused = await self._clear_the_way(launch, bound=waits)
+        if refused is not None or self._stopping.is_set():
+            self._candidate.give_up()
+            await self._candidate.settled()
+            await self._events.put(refused or Exited(launch.generation, None, asked=True))
             return
         before = oom_kills()
         try:
-            self._child, leader = await self._spawn(launch)
+            leader = await self._spawned(launch, waits=waits)
         except OSError as error:
             reason = f"{launch.argv[0]} cannot be started: {error.strerror}"
             await self._events.put(LaunchRefused(launch.generation, "spawn-failed", reason))
@@ -191,6 +227,7 @@ class ServerProcess:
         record, before = self.session.record, oom_kills()
         assert record is not None  # noqa: S101 - it was left
         self._served = record.ready
+        self._candidate.give_up()
         self.live.take_over(record.block)
         self.session.taken_over()
         await self._watch(launch, record.leader, before)
@@ -202,15 +239,17 @@ class ServerProcess:
         self.session.note_orphans()
         await self.session.clear()
         code = self._child.poll() if self._child is not None else None
-        self.session.collect(leader.pid)
+        self._collect()
         self._planned.server_ended()
         self.live.remove(self.live.path)
+        if self._stopping.is_set():
+            await self._candidate.settled()  # one that was given up has ended, then
         killed = None if oom_kills_before is None else max(0, (oom_kills() or 0) - oom_kills_before)
         await self._events.put(stalled or Exited(launch.generation, code, self._stopping.is_set(), killed))
 
     # Before the spawn
 
-    async def _clear_the_way(self, launch: Launch) -> LaunchRefused | None:
+    async def _clear_the_way(self, launch: Launch, *, bound: bool) -> LaunchRefused | None:
         """End what our own former launch left, then wait (each within a limit) for its port and its GPU memory."""
         if before := self.session.living():
             log.warning("ending what an earlier launch left", processes=named(before))
@@ -218,16 +257,8 @@ class ServerProcess:
         if left := await self.session.clear():
             reason = f"processes of our former launch do not end, even by SIGKILL: {named(left)}"
             return LaunchRefused(launch.generation, "stop-failed", reason, named(left))
-        if not await self._until(self._port_is_decided, _PORT_WAIT_S) or not self._port_is_free():
-            return LaunchRefused(launch.generation, "port-taken", *self._who_has_the_port())
-        # A driver that still shows memory of dead processes after the limit is left to vLLM's own check.
-        deadline = self._clock.monotonic_s() + _GPU_WAIT_S
-        while await self._holds_gpu() and not self._stopping.is_set():
-            if self._clock.monotonic_s() > deadline:
-                log.warning("NVML still shows memory of processes that have ended", waited_s=_GPU_WAIT_S)
-                break
-            await asyncio.sleep(_POLL_S)
-        return None
+        way = Way(self._launcher, self.session, self._planned, self._gpu, self._clock, self._stopping, bound)
+        return await way.refused(launch.generation)
 
     async def _drain_what_was_left(self) -> None:
         """Let a server finish its requests, also one that an earlier vllmd had begun to drain."""
@@ -242,44 +273,15 @@ class ServerProcess:
             ended.cancel()
         self.session.note_orphans()
 
-    def _port_is_free(self) -> bool:
-        if self._planned.parked:
-            return not self._planned.other_listeners(self._launcher.port)
-        return is_free(self._launcher.host, self._launcher.port)
-
-    def _port_is_decided(self) -> bool:
-        """Whether the port is free, or a process has it that is seen and is not ours: no use in waiting for that."""
-        return self._port_is_free() or any(not self.session.is_ours(pid) for pid in self._holders_of_the_port())
-
-    def _holders_of_the_port(self) -> dict[int, str]:
-        return holders(self._planned.other_listeners(self._launcher.port))
-
-    def _who_has_the_port(self) -> tuple[str, str]:
-        """Return the reason in words, and the holder."""
-        found = self._holders_of_the_port()
-        who = ", ".join(f"pid {pid} {name}" for pid, name in found.items()) or "a process that cannot be seen"
-        return f"port {self._launcher.port} is taken by {who}, which is not ours", who
-
-    async def _until(self, condition: Callable[[], bool], limit_s: float) -> bool:
-        """Look until a condition of the outside holds, which sends no event, or the limit passes."""
-        deadline = self._clock.monotonic_s() + limit_s
-        while not condition():
-            if self._clock.monotonic_s() > deadline or self._stopping.is_set():
-                return False
-            await asyncio.sleep(_POLL_S)
-        return True
-
-    async def _holds_gpu(self) -> bool:
-        """Whether NVML still shows memory of our former processes, dead as they are."""
-        if self.session.record is None:
-            return False
-        gpus = await self._gpu.read()
-        return any(p.ours for gpu in gpus or () for p in gpu.processes)
-
     # From the spawn to the end
 
-    async def _spawn(self, launch: Launch) -> tuple["subprocess.Popen[bytes]", ProcessId]:
+    async def _spawned(self, launch: Launch, *, waits: bool) -> ProcessId:
+        """Return the leader of a launch, spawned now, or let on from the gate at which it `waits`."""
         launcher, former = self._launcher, self.session.record
+        if waits:
+            self._child = self._candidate.hand_over(self.session, self.live)
+            assert self.session.record is not None  # noqa: S101 - it was spawned
+            return self.session.record.leader
         output = open_log(launcher.log_dir, launch.generation, launcher.keep_logs)
         try:
             folder, block = launcher.shim_folder, former.block if former else ""
@@ -288,9 +290,10 @@ class ServerProcess:
                 planned, launch.flags, folder, block, address=launcher.address, wanted=launcher.shim
             )
             record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)
-            return await spawn(launch.argv, environment, output, record)
+            self._child, leader = await spawn(launch.argv, environment, output, record)
         finally:
             os.close(output)
+        return leader
 
     async def _until_end(self, launch: Launch, leader: ProcessId) -> StartStalled | Hung | None:
         """Watch a server until it has ended; return a stall or a hang if that is why we ended it."""
@@ -361,10 +364,10 @@ class ServerProcess:
     async def _park_and_drain(self, launch: Launch, ended: "asyncio.Future[None]") -> None:
         """Let new connections wait for the next launch, and this one finish what it has."""
         launcher, limits = self._launcher, self._launcher.restart_limits
-        if not self._planned.park(launcher.host, launcher.port, launch.flags, limits):
-            return
         hurried = asyncio.ensure_future(self._hurried.wait())
-        await self._planned.drain(limits, {ended, hurried})
+        await self._planned.announce(launch.flags, limits, {ended, hurried})
+        if self._following and self._planned.park(launcher.host, launcher.port, launch.flags, limits):
+            await self._planned.drain(limits, {ended, hurried})
         hurried.cancel()
 
     async def _terminate(self, ended: "asyncio.Future[None]", *, serving: bool, asked: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The processes of the last launch: one session, recorded on disk, ended as a whole. No other is ever touched."""
+"""The processes of a launch: one session, recorded on disk, ended as a whole. No other is ever touched."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from vllmd.act.live_block import remove_block
-from vllmd.act.server_file import ServerRecord, completed, leftovers, options_mark, read_record, write_record
+from vllmd.act.server_file import ServerRecord, leftovers, options_mark, write_record
 from vllmd.model.server import ProcessId
 from vllmd.observe.gpu import process_name
 from vllmd.observe.processes import (
@@ -31,13 +31,16 @@ log = structlog.get_logger()
 
 
 class Session:
-    """The session of the last launch. What cannot be written to disk is still known in memory, and tried again."""
+    """The session of a launch: of the last one, or of one beside it (`record` is what an earlier vllmd left of it).
 
-    def __init__(self, path: Path, log_dir: Path, clock: Clock) -> None:
+    What cannot be written to disk is still known in memory, and tried again.
+    """
+
+    def __init__(self, path: Path, record: ServerRecord | None, clock: Clock) -> None:
         self._path = path
         self._clock = clock
         self._saved = True
-        self.record: ServerRecord | None = completed(read_record(path), log_dir)
+        self.record = record
 
     @property
     def members(self) -> tuple[ProcessId, ...]:
@@ -78,6 +81,18 @@ class Session:
         if self.record is not None:
             remove_block(self.record.block)
         self.record = None
+
+    def succeed(self, other: "Session") -> None:
+        """Be the session that was another one until now, which is none then; both on disk, this one first."""
+        if other.record is not None:
+            self._remember(other.record)
+        other.forget()
+
+    def forget(self) -> None:
+        """Take a session of which nothing lives, or that another record holds, off this one."""
+        self.record = None
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def note_members(self) -> None:
         """Record who is in the session now: they prove it to be ours once the leader is gone."""
@@ -120,10 +135,15 @@ class Session:
             await asyncio.sleep(0.02)
         return ()
 
-    def collect(self, child: int | None) -> None:
-        """Collect dead orphans that became our children (we are their subreaper), but not the child itself."""
+    def kill(self) -> None:
+        """SIGKILL whatever lives, without waiting for its end."""
+        for process in self.living():
+            signal_process(process, signal.SIGKILL)
+
+    def collect(self, *children: int | None) -> None:
+        """Collect dead orphans that became our children (we are their subreaper), but not the children themselves."""
         for pid in own_zombies():
-            if pid != child:
+            if pid not in children:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 

@@ -76,6 +76,8 @@ def configuration_of(settings: Settings, environ: Mapping[str, str], state_dir: 
         keep_logs=settings.log.engine_keep,
         mask=instance.masker.mask,
         shim=engine.shim,
+        gate=engine.gate,
+        park_timeout_s=engine.park_timeout_s,
     )
     return Configuration(instance, launcher, profile.policies, lambda known: refreshed(known, environment, state_dir))
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.ending import reap
-from vllmd.act.launcher import LOG_FOLDER, RECORD_NAME
+from vllmd.act.launcher import CANDIDATE_NAME, LOG_FOLDER, RECORD_NAME
 from vllmd.act.live_block import remove_block
+from vllmd.act.server_file import left_records
 from vllmd.act.session import Session, named
 from vllmd.clock import SystemClock
 from vllmd.daemon import lock_instance
@@ -46,7 +47,12 @@ def reap_instance(state_dir: Path, grace_s: float, *, keep_left: bool) -> tuple[
         return "nothing is left", False
     lock = lock_instance(state_dir)
     try:
-        session = Session(state_dir / RECORD_NAME, state_dir / LOG_FOLDER, SystemClock())
+        paths = (state_dir / RECORD_NAME, state_dir / CANDIDATE_NAME)
+        session, candidate = (
+            Session(path, record, SystemClock())
+            for path, record in zip(paths, left_records(*paths, state_dir / LOG_FOLDER), strict=True)
+        )
+        _end_candidate(candidate)
         try:
             what_was_left(session.record)
         except ForeignError as error:
@@ -64,6 +70,13 @@ def reap_instance(state_dir: Path, grace_s: float, *, keep_left: bool) -> tuple[
     finally:
         os.close(lock)
     return (f"cannot be ended: {named(left)}", True) if left else (f"ended: {words}", False)
+
+
+def _end_candidate(session: Session) -> None:
+    """End what was prepared beside the server: it is of use to that vllmd alone."""
+    if not asyncio.run(session.clear()):
+        _remove_block(session)
+        session.forget()
 
 
 def _remove_block(session: Session) -> None:

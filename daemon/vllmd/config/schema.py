@@ -35,6 +35,8 @@ KEYS: tuple[Key, ...] = (
     Key("engine.start_timeout", values.duration(), ("engine.start_timeout_s",)),
     Key("engine.drain_timeout", values.duration(), ("engine.drain_timeout_s",)),
     Key("engine.hold_timeout", values.duration(), ("engine.hold_timeout_s",)),
+    Key("engine.gate", values.switch, ("engine.gate",)),
+    Key("engine.park_timeout", values.duration(), ("engine.park_timeout_s",)),
     Key("engine.stall_timeout", values.duration(1, 3600), ("engine.stall_timeout_s",)),
     Key("engine.canary", values.off_or(values.duration(1, 86400)), ("engine.canary_s",)),
     Key("engine.scrape_interval", values.duration(0.05, 60), ("engine.scrape_interval_s",)),

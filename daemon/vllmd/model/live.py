@@ -54,6 +54,18 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """What the workers of a launch tell of the gate before their device: how many wait there, how many have passed it.
+
+    `off` says why there is none; empty where that is not known, too.
+    """
+
+    waiting: int = 0
+    passed: int = 0
+    off: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """What the running generation offers.
 

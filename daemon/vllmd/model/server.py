@@ -134,4 +134,20 @@ class LaunchRefused:
     holder: str = ""
 
 
-ServerEvent = Spawned | Ready | Exited | StartStalled | Hung | LaunchRefused
+@dataclass(frozen=True, slots=True)
+class AtGate:
+    """A launch that is prepared beside the serving server waits at its gate: all that needs no device is done."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class GateMissed:
+    """A launch that was prepared beside the serving server did not come to its gate, or not in time: it was ended."""
+
+    generation: int
+    reason: str  # one sentence for the operator
+
+
+LaunchEvent = Spawned | Ready | Exited | StartStalled | Hung | LaunchRefused
+ServerEvent = LaunchEvent | AtGate | GateMissed

@@ -1,4 +1,4 @@
-"""The kernel's count of processes that it killed for want of memory in our own cgroup, where the server lives, too."""
+"""Memory of our own cgroup, where the server lives, too: what is left, and what the kernel killed for want of it."""
 
 from pathlib import Path
 
@@ -21,6 +21,22 @@ def oom_kills(membership: Path = _SELF, root: Path = _ROOT) -> int | None:
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.isdecimal():
                 return int(count)
+    return None
+
+
+def memory_left(membership: Path = _SELF, root: Path = _ROOT) -> int | None:
+    """Return how many bytes our cgroup may still take; None where it has no limit, or is not one of version 2.
+
+    What the kernel can drop at once (inactive_file of memory.stat) is not taken.
+    """
+    for file in _files(membership, root):
+        folder = file.parent
+        try:
+            limit, current = (folder / "memory.max").read_text().strip(), (folder / "memory.current").read_text()
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue  # version 1, or another place's
+        return None if limit == "max" else int(limit) - int(current) + int(stat.get("inactive_file", 0))
     return None
 
 

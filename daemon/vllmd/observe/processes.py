@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -10,7 +10,8 @@ import psutil
 from vllmd.model.server import ProcessId
 
 _PROC = Path("/proc")
-_ESTABLISHED, _LISTEN = "01", "0A"  # include/net/tcp_states.h
+_LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
+_OPEN = frozenset({"01", "08"})  # TCP_ESTABLISHED, TCP_CLOSE_WAIT: the process has not closed it
 
 
 def boot_id() -> str:
@@ -154,17 +155,27 @@ def signal_process(process: ProcessId, number: signal.Signals) -> bool:
 
 def listeners(port: int) -> tuple[int, ...]:
     """Return the socket inodes that listen on this TCP port of the host's own network namespace."""
-    return _sockets(port, _LISTEN)
+    return tuple(int(fields[9]) for fields in _sockets(port) if fields[3] == _LISTEN)
 
 
-def accepted(port: int) -> int:
-    """Return how many open connections to this TCP port a program has accepted: those that wait have no inode yet."""
-    return sum(inode != 0 for inode in _sockets(port, _ESTABLISHED))
+def connections(port: int, parked: int) -> int:
+    """Return how many connections to this port a process has, or waits to be given; not those of the parked listener.
+
+    The kernel shows the length of a listener's queue as what it has received (tcp_ipv4.c, get_tcp4_sock). What is in
+    a queue, or was closed by its process, has no inode.
+    """
+    count = 0
+    for fields in _sockets(port):
+        if fields[3] == _LISTEN and int(fields[9]) != parked:
+            count += int(fields[4].partition(":")[2], 16)
+        elif fields[3] in _OPEN and int(fields[9]) != 0:
+            count += 1
+    return count
 
 
-def _sockets(port: int, state: str) -> tuple[int, ...]:
-    """Return the inodes of the sockets in one state whose own port this is."""
-    inodes = []
+def _sockets(port: int) -> Iterator[list[str]]:
+    """Yield the fields of /proc/net/tcp (proc_pid_net(5)) of each socket whose own port this is."""
+    wanted = f":{port:04X}"
     for table in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / table).read_text().splitlines()[1:]
@@ -172,9 +183,8 @@ def _sockets(port: int, state: str) -> tuple[int, ...]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.append(int(fields[9]))
-    return tuple(inodes)
+            if fields[1].endswith(wanted):
+                yield fields
 
 
 def socket_owners(inodes: Iterable[int], pids: Iterable[int]) -> frozenset[int]:

@@ -98,6 +98,10 @@ class Journal:
         """Log why what an earlier vllmd left is ended and not gone on with."""
         self._log.warning("the server that was left is not taken over", reason=problem)
 
+    def no_gate(self, reason: str) -> None:
+        """Log why a restart holds the whole of the next start."""
+        self._log.info("the next server is not prepared beside this one", reason=reason)
+
     def serving(self, launch: Launch, cause: str, outage_s: float | None, start_s: float | None) -> None:
         """Record that a launch serves, the outage that it ends, and how long its start took; None is unknown."""
         self.outage_s[cause] = self.outage_s.get(cause, 0.0) + (outage_s or 0.0)
