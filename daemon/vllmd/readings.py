@@ -125,7 +125,7 @@ class Readings:
         suspected = self._loop.stall.suspects
         paused = await scraper.paused() if answers and suspected else None
         of_host = await self.of_host()
-        beat = self._beat()
+        beat, traffic = self._beat(), self._sources.server.live.traffic()
         return replace(
             of_host,
             metrics=metrics,
@@ -136,6 +136,7 @@ class Readings:
             leader_cpu_s=cpu_s(leader) if leader is not None else None,
             activity=activity_of(beat.pid) if suspected and beat is not None else None,
             beat=beat,
+            in_flight=traffic.in_flight if traffic is not None else None,
         )
 
     def _beat(self) -> Heartbeat | None:

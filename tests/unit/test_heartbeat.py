@@ -13,6 +13,7 @@ GAP_S = 3.0
 STALL_S = 120.0
 BUSY_S_EACH_S = 1.0  # of CPU, by a process that computes
 PAGE = Metrics({"requests_running": 4.0, "requests_waiting": 0.0, "awake": 1.0})
+IDLE_PAGE = Metrics({"requests_running": 0.0, "requests_waiting": 0.0, "awake": 1.0})
 BEAT = Heartbeat(steps=500, step_s=1000.0, longest_s=0.3, running=4, waiting=0, tokens=4, own_s=0.0, pid=7)
 
 
@@ -24,6 +25,7 @@ class Watch:
     metrics: Metrics | None = PAGE
     paused: bool | None = None
     compiling: bool = False
+    in_flight: int | None = None
     activity: Activity | None = field(default_factory=lambda: Activity(50.0))
     busy: float = 0.0  # CPU seconds a second
     generation: int = 1
@@ -39,6 +41,7 @@ class Watch:
         snapshot = Snapshot(
             0.0, self.generation, self.metrics, None, paused=self.paused, compiling=self.compiling, beat=self.beat
         )
+        snapshot = replace(snapshot, in_flight=self.in_flight)
         snapshot = replace(snapshot, activity=self.activity if self.pulse.silent_s > 2.5 else None)
         self.pulse = explained(self.pulse, snapshot)
         return hangs(self.pulse, snapshot, STALL_S)
@@ -62,6 +65,11 @@ def test_a_deadlocked_engine_stands_still_without_being_stopped() -> None:
     assert Watch(busy=0.03).found_after_s() == 7
 
 
+def test_a_first_request_that_no_page_shows_is_work() -> None:
+    """Its first step hangs: the page still says that nothing runs, and the API server has it."""
+    assert Watch(metrics=IDLE_PAGE, in_flight=1).found_after_s() == 7
+
+
 def test_one_stopped_rank_is_a_hang_although_the_others_spin() -> None:
     """They wait for it with all their CPU."""
     assert Watch(busy=2.0, activity=Activity(50.0, stopped=True)).found_after_s() == 7
@@ -69,6 +77,7 @@ def test_one_stopped_rank_is_a_hang_although_the_others_spin() -> None:
 
 HONEST = {
     "an engine with nothing to do": Watch(replace(BEAT, running=0)),
+    "requests that wait for what their clients still send": Watch(replace(BEAT, running=0, waiting=2)),
     "no heartbeat, or another engine's": Watch(None),
     "a kernel that the engine builds itself": Watch(busy=BUSY_S_EACH_S),
     "a step of a kind that is long, on a busy host": Watch(busy=0.1),
@@ -76,6 +85,8 @@ HONEST = {
     "a compiler at work, and nobody else": Watch(compiling=True),
     "a paused server": Watch(paused=True),
     "a sleeping server": Watch(metrics=replace(PAGE, gauges={**PAGE.gauges, "awake": 0.0})),
+    "a server without a request, whose engine's words are old": Watch(metrics=IDLE_PAGE, in_flight=0),
+    "a server without a request that does not count them": Watch(metrics=IDLE_PAGE),
     "a page that does not answer, so that nobody knows whether it sleeps": Watch(metrics=None),
     "a reading that did not look": Watch(activity=None),
 }

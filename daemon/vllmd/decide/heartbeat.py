@@ -1,12 +1,13 @@
 """Whether an engine that has work makes no step, by its heartbeat: one step is shorter than the prefill of a prompt.
 
-Its words are memory, so that they are looked at every second and cost nothing. In order: no heartbeat of ours, or
-neither running nor waiting requests in its last step → nothing is known · another launch, or nobody looked for too
-long → the silence begins with this look · a step was made → it begins with that step · else it goes on. A reading adds
-what no word tells: a page that did not answer → no verdict · a sleeping or paused engine, or a compiler at work → the
-silence begins anew · somebody else of its processes computes, or reads a disk → it may be at a step of a kind that was
-never made before (a kernel built inside the process, an adapter's weights), and nothing tells that from a hang but the
-operator's limit · one of them is stopped, or all stand still → it hangs, once the silence is longer than any step.
+Its words are memory, so that they are looked at every second and cost nothing. In order: no heartbeat of ours, or no
+request that ran in its last step → nothing is known (with some that only wait an engine makes steps, or waits for what
+their clients still send) · another launch, or nobody looked for too long → the silence begins with this look · a step
+was made → it begins with that step · else it goes on. A reading adds what no word tells: a page that did not answer, or
+a server without any request → no verdict · a sleeping or paused engine, or a compiler at work → the silence begins anew
+· one of its processes computes, or reads a disk → it may be at a step of a kind that was never made before (a kernel
+built inside the process, an adapter's weights), and nothing tells that from a hang but the operator's limit · one of
+them is stopped, or all stand still → it hangs, once the silence is longer than any step.
 """
 
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class Pulse:
 
 def felt(before: Pulse, beat: Heartbeat | None, generation: int, now_s: float, gap_s: float) -> Pulse:
     """Return the pulse with one more look; looks further apart than `gap_s` seconds are no row."""
-    if beat is None or beat.running + beat.waiting == 0:
+    if beat is None or beat.running == 0:
         return Pulse(generation, last_s=now_s)
     if before.generation != generation or now_s - before.last_s > gap_s:
         return Pulse(generation, beat, now_s, now_s)
@@ -82,10 +83,22 @@ def limit_s(pulse: Pulse, stall_timeout_s: float) -> float:
 
 def hangs(pulse: Pulse, snapshot: Snapshot, stall_timeout_s: float) -> bool:
     """Whether the engine hangs, by its pulse as this reading explained it."""
-    if snapshot.metrics is None or pulse.still_from_s is None:
+    if not _asked_for_something(snapshot) or pulse.still_from_s is None:
         return False
     longest_s, watched_s = limit_s(pulse, stall_timeout_s), pulse.last_s - pulse.still_from_s
     return pulse.silent_s > longest_s and watched_s >= _WATCHED_PART * longest_s
+
+
+def _asked_for_something(snapshot: Snapshot) -> bool:
+    """Whether the API server shows requests, too: an engine's words would tell of old ones, if its last step did.
+
+    The page tells of none in the first step of the first one, and of none that an engine did not answer since.
+    """
+    if snapshot.metrics is None:
+        return False
+    gauges = snapshot.metrics.gauges
+    on_page = gauges.get("requests_running", 0.0) + gauges.get("requests_waiting", 0.0)
+    return on_page + (snapshot.in_flight or 0) > 0
 
 
 def told(pulse: Pulse) -> str:

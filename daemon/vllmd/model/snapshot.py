@@ -95,7 +95,8 @@ class Snapshot:
     compiler computes among its processes, None where nobody looked; `answers` whether the
     server answered anything, None where it was not asked, and `asked_s` when it was, by the monotonic clock;
     `leader_cpu_s` is the CPU time of its main process so far; `activity` what its engine does, None where nobody
-    looked; `beat` the heartbeat of an engine of this launch, None where it has none.
+    looked; `beat` the heartbeat of an engine of this launch, None where it has none; `in_flight` the requests
+    that its API server has, None where they are not counted.
     """
 
     at_s: float
@@ -112,6 +113,7 @@ class Snapshot:
     leader_cpu_s: float | None = None
     activity: Activity | None = None
     beat: Heartbeat | None = None
+    in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
