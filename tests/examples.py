@@ -28,7 +28,7 @@ from vllmd.model.orders import SetLive
 from vllmd.model.server import Phase, ServerState
 from vllmd.model.settings import Mode, Modes
 from vllmd.model.snapshot import Gpu, GpuProcess
-from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, LiveStatus, StartFacts, Status
+from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, LiveStatus, StartFacts, StartProgress, Status
 
 NOW_S = 1_790_270_208.0  # 2026-09-24 17:16:48 UTC
 GIB = 2**30
@@ -159,7 +159,14 @@ def example_status(**changes: Any) -> Status:
         decisions=(
             DecisionRecord(
                 moved,
-                Outcome(moved, 6, served=True, outage_s=85.0, handover=HANDOVER),
+                Outcome(
+                    moved,
+                    6,
+                    served=True,
+                    outage_s=85.0,
+                    handover=HANDOVER,
+                    took_s={"config": 21.0, "loading": 6.0},
+                ),
                 Verification("D19", NOW_S - 2700.0, Effect.BETTER, "97.1 % to 99.9 % within 0.1 s", 0.971, 0.999),
             ),
             DecisionRecord(recovered, Outcome(recovered, 7, served=True, outage_s=125.0)),
@@ -169,7 +176,7 @@ def example_status(**changes: Any) -> Status:
         data_at_s=NOW_S - 4.0,
         missing_metrics=(),
         log_path="/var/lib/vllmd/qwen/engine-0007.log",
-        expected_start_s=83.0,
+        start_times=StartProgress({Phase.CONFIG: 21.0}, {Phase.CONFIG: 21.5, Phase.LOADING: 6.0}, 83.0),
         suppressed={"targets_met": 12, "budget": 1},
         launches={"first": 1, "crash": 1, "change": 1},
         outage_s={"crash": 125.0, "change": 85.0},

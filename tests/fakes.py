@@ -11,6 +11,7 @@ from vllmd.model.live import Knob, Live
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Hung, Launch, Left, ServerEvent
 from vllmd.model.snapshot import Histogram, Metrics, Snapshot
+from vllmd.model.start_times import Started
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
 from vllmd.ports import Entry
@@ -230,6 +231,12 @@ class MemoryLedger:
         """Return a launch."""
         launches = (e for _, e in reversed(self.entries) if isinstance(e, Launch))
         return next((launch for launch in launches if launch.generation == generation), None)
+
+    def starts(self, fingerprint: str, limit: int) -> list[Started]:
+        """Return the last starts with this fingerprint, newest first."""
+        entries = [entry for _, entry in self.entries]
+        of_it = {e.generation for e in entries if isinstance(e, Launch) and e.fingerprint == fingerprint}
+        return [e for e in reversed(entries) if isinstance(e, Started) and e.generation in of_it][:limit]
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended."""

@@ -68,7 +68,7 @@ def _tuning(ledger: SqliteLedger) -> None:
     ledger.record(Hold(HoldReason.THIN_EVIDENCE, f"12 requests, {SECRET}"), NOW_S - 2400)
     ledger.record(change, change.at_s)
     ledger.record(a_launch(3, NOW_S - 1790), NOW_S - 1790)
-    ledger.record(Outcome(change, 3, served=True, outage_s=85.0), NOW_S - 1715)
+    ledger.record(Outcome(change, 3, served=True, outage_s=85.0, took_s={"config": 21.0, "loading": 6.0}), NOW_S - 1715)
     ledger.record(Hold(HoldReason.VERIFYING, "D2 is being verified", NOW_S - 800), NOW_S - 1700)
     ledger.record(Verification("D2", NOW_S - 601, Effect.WORSE, "80.0 % within 0.1 s", 0.971, 0.8), NOW_S - 601)
     ledger.record(undo, undo.at_s)

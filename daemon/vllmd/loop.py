@@ -389,7 +389,7 @@ class Loop:
             start=supervisor.facts,
             budget=budget_status(self._gate_facts(), crashes_s, breaker_open=held),
             data_at_s=readings[-1].at_s if readings else None,
-            expected_start_s=supervisor.start_s,
+            start_times=supervisor.start.progress,
             errors=self.errors,
             failure_log=self._past.failure_log,
             pause=self.pauses.pause,

@@ -12,11 +12,12 @@ from vllmd.model.live import Live
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch, Left, ServerEvent
 from vllmd.model.snapshot import Gpu, Metrics
+from vllmd.model.start_times import Started
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
 
 # What the ledger stores.
-Entry = Launch | Failure | Change | Hold | Outcome | Verification | Good | Pause | Resume | Forget | SetLive
+Entry = Launch | Failure | Change | Hold | Outcome | Verification | Good | Pause | Resume | Forget | SetLive | Started
 
 
 class Clock(Protocol):
@@ -142,6 +143,9 @@ class Ledger(Protocol):
 
     def launch_of(self, generation: int) -> Launch | None:
         """Return a launch, secrets masked; None if it is not known."""
+
+    def starts(self, fingerprint: str, limit: int) -> Sequence[Started]:
+        """Return the last starts with this fingerprint that came to serve, newest first."""
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""

@@ -6,7 +6,6 @@ It holds the life of the server and the launch that comes next. It decides nothi
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from vllmd.decide.log_phase import DOING
 from vllmd.decide.start_log import phase_reached, read_start
 from vllmd.model.decision import Change, Outcome
 from vllmd.model.flags import Flags
@@ -20,6 +19,7 @@ from vllmd.model.tried import fingerprint_of
 from vllmd.past import left_launch
 from vllmd.ports import Clock, LiveValues, Server
 from vllmd.report.journal import Journal
+from vllmd.start_watch import StartWatch
 from vllmd.upcoming import Beside, Logs, Next
 
 __all__ = ["ADOPTED", "Beside", "Logs", "Next", "Refresh", "Supervisor", "as_it_is"]
@@ -58,7 +58,7 @@ class Supervisor:
         self._logs = logs
         self.life = Life(since_s=clock.now_s())
         self.facts = StartFacts()
-        self.start_s: float | None = None  # how long the last start took
+        self.start = StartWatch(journal, clock)
         self._ready_s = 0.0
         self._current = Next(instance.baseline, "first")
         self._coming: Next | None = None
@@ -135,14 +135,15 @@ class Supervisor:
         self._journal.launch(launch, following.cause)
         return Beside(following, instance.as_launched(launch), launch, message, self._clock.monotonic_s())
 
-    def _begin(self, made: Beside) -> None:
-        """Let the server be this launch from now on."""
+    def _begin(self, made: Beside, *, prepared: bool = False) -> None:
+        """Let the server be this launch from now on; how long one that was prepared takes is no measure for others."""
         cause = made.following.cause
         message = f"starting ({cause})"
         self.life = self.life.moved(ServerState.STARTING, self._clock.now_s(), message, made.launch)
         self.instance = made.instance
         self._current, self._coming, self.candidate = made.following, None, None
         self.facts = StartFacts()
+        self.start.begin(made.launch, seen=not prepared)
         self._server.launch(made.launch)
 
     def take_over(self) -> bool:
@@ -160,6 +161,7 @@ class Supervisor:
         change = record.change if record is not None and record.outcome is None else None
         self._current, self._coming = Next(launch.flags, ADOPTED, change), None
         self.facts = StartFacts()
+        self.start.begin(launch, seen=False)
         self._journal.adopted(launch, self._configured.catalogue.version, self.pending)
         self._server.adopt(launch)
         return True
@@ -308,17 +310,16 @@ class Supervisor:
         if launch is None or self.life.state is not ServerState.STARTING:
             return None
         self._ready_s = self._clock.monotonic_s()
-        if self._current.cause != ADOPTED:
-            self.start_s = now_s - launch.started_at_s
+        start_s = self.start.served(launch.generation)
         outage_s = now_s - down_s if down_s is not None else None
         self._move(ServerState.SERVING, "serving")
-        self._journal.serving(launch, self._current.cause, outage_s, self.start_s)
+        self._journal.serving(launch, self._current.cause, outage_s, start_s)
         return self._outcome(served=True, outage_s=outage_s, handover=handover)
 
     def stopped(self) -> None:
         """Take note of an end that was asked for: launch what comes next, or stay down."""
         if self.candidate is not None:
-            self._begin(self.candidate)
+            self._begin(self.candidate, prepared=True)
         elif self._coming is not None:
             self.launch(self._coming)
         else:
@@ -334,7 +335,8 @@ class Supervisor:
         if launch is not None:
             self.facts = read_start(self.facts, self._logs.new_lines(launch))
             if self.life.state is ServerState.STARTING:
-                self.life = self.life.saying(f"starting ({self._current.cause}): {DOING[phase_reached(self.facts)]}")
+                doing = self.start.look(phase_reached(self.facts))
+                self.life = self.life.saying(f"starting ({self._current.cause}): {doing}")
         self._say_candidate()
 
     def whole_log(self) -> Sequence[str]:
@@ -371,7 +373,8 @@ class Supervisor:
     ) -> Outcome | None:
         if change is None or launch is None:
             return None
-        outcome = Outcome(change, launch.generation, served, outage_s, handover)
+        took_s = self.start.took_s if launch is self.life.launch else {}
+        outcome = Outcome(change, launch.generation, served, outage_s, handover, took_s)
         self._journal.outcome(outcome, self._clock.now_s())
         return outcome
 

@@ -97,6 +97,7 @@ def test_a_change_for_a_target_tells_its_measure(folder: Path) -> None:
     assert "The target itl_p99 was not met." in page["What happened"]
     assert "it counts; used now 1 of 2 this hour, 1 of 6 today" in page["Limits"]
     assert "generation 3 serves, 85 s down" in page["Result"]
+    assert "its start: reading its configuration 21 s, loading the weights 6 s" in page["Result"]
     assert "share within the limit 97.10 % -> 80.00 %" in page["Result"]
 
 

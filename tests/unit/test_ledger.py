@@ -18,7 +18,8 @@ from vllmd.model.decision import Action, Effect, Hold, HoldReason, Outcome, Veri
 from vllmd.model.flags import Flags
 from vllmd.model.masking import Masker
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
-from vllmd.model.server import Launch, ProcessId
+from vllmd.model.server import Launch, Phase, ProcessId
+from vllmd.model.start_times import Started
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
 from vllmd.ports import Ledger
@@ -165,6 +166,29 @@ def test_recent_changes_carry_what_became_of_them(ledger: SqliteLedger) -> None:
     ledger.record(Verification("D2", NOW_S, Effect.UNKNOWN, "thin"), NOW_S)
     ledger.record(verification, NOW_S)
     assert ledger.recent(2) == (DecisionRecord(changes[1], outcome, verification), DecisionRecord(changes[2]))
+
+
+def test_starts_are_those_of_their_fingerprint(ledger: SqliteLedger) -> None:
+    """Newest first, no more than asked for, and the phases as they were."""
+    for generation, device in ((1, "A"), (2, "B"), (3, "A"), (4, "A")):
+        ledger.record(replace(a_launch(generation), fingerprint=device), NOW_S)
+        ledger.record(Started(generation, {Phase.CONFIG: 20.0 + generation, Phase.LOADING: 5.0}), NOW_S)
+    assert [started.generation for started in ledger.starts("A", 2)] == [4, 3]
+    assert ledger.starts("B", 5) == [Started(2, {Phase.CONFIG: 22.0, Phase.LOADING: 5.0})]
+    assert ledger.starts("C", 5) == []
+
+
+def test_a_ledger_from_before_starts_were_kept_is_brought_forward(tmp_path: Path) -> None:
+    """Its launches stay, and no start of theirs is known."""
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        for script in MIGRATIONS[:2]:
+            connection.executescript(script)
+        connection.execute("PRAGMA user_version=2")
+    connection.close()
+    opened = open_ledger(tmp_path, unmasked)
+    assert opened.starts("A", 5) == []
+    opened.record(Started(1, {Phase.CONFIG: 1.0}), NOW_S)
+    opened.close()
 
 
 def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:

@@ -90,8 +90,9 @@ def test_decision_has_outcome_and_verification() -> None:
     first = instance(example_status())["decisions"][0]
     assert first["changes"] == [{"flag": "max-num-batched-tokens", "from": "8192", "to": "2048"}]
     assert (first["id"], first["trigger"], first["outage_seconds"]) == ("D19", "itl_p99", 85.0)
-    told = {key: first["outcome"][key] for key in ("generation", "served", "outage_seconds")}
-    assert told == {"generation": 6, "served": True, "outage_seconds": 85.0}
+    told = {key: first["outcome"][key] for key in ("generation", "served", "outage_seconds", "start_seconds")}
+    took = {"config": 21.0, "loading": 6.0}
+    assert told == {"generation": 6, "served": True, "outage_seconds": 85.0, "start_seconds": took}
     assert first["outcome"]["restart"] == {
         "kind": "planned",
         "plain": None,

@@ -191,6 +191,7 @@ class Outcome:
     """What the actuator did: the generation that came of it, whether it serves, and the seconds without service.
 
     `handover` is how connections came over the restart that it ended; None where it ended none.
+    `took_s` are the seconds that each phase of its start took, as far as it came.
     """
 
     change: Change
@@ -198,6 +199,7 @@ class Outcome:
     served: bool
     outage_s: float | None
     handover: Handover | None = None
+    took_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Effect(StrEnum):

@@ -10,7 +10,7 @@ from vllmd.model.handover import Handovers
 from vllmd.model.live import Live
 from vllmd.model.memory_budget import MemoryBudget
 from vllmd.model.orders import Pause, SetLive
-from vllmd.model.server import ServerState
+from vllmd.model.server import Phase, ServerState
 from vllmd.model.settings import Modes
 from vllmd.model.snapshot import Gpu
 
@@ -60,6 +60,15 @@ class StartFacts:
     utilization: float | None = None
     concurrency: float | None = None  # requests of full length that the pool holds
     request_tokens: int | None = None  # that length
+
+
+@dataclass(frozen=True, slots=True)
+class StartProgress:
+    """How long the phases of this launch's start took so far, and how long they are expected to take; seconds."""
+
+    took_s: Mapping[Phase, float] = field(default_factory=dict)
+    expected_by_phase_s: Mapping[Phase, float] = field(default_factory=dict)
+    expected_s: float | None = None  # of the whole, by earlier starts of this fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +129,7 @@ class Status:
     data_at_s: float | None  # last successful scrape
     missing_metrics: tuple[str, ...]
     log_path: str | None
-    expected_start_s: float | None = None  # from earlier starts of this instance
+    start_times: StartProgress = StartProgress()
     suppressed: Mapping[str, int] = field(default_factory=dict)  # HoldReason value to count
     launches: Mapping[str, int] = field(default_factory=dict)  # cause to count: first, crash, change, rollback, admin
     outage_s: Mapping[str, float] = field(default_factory=dict)  # same causes

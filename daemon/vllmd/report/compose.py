@@ -12,7 +12,7 @@ from vllmd.model.life import ALIVE, Life
 from vllmd.model.orders import Pause
 from vllmd.model.settings import Bounds
 from vllmd.model.snapshot import Snapshot
-from vllmd.model.status import BudgetStatus, FlagStatus, LiveStatus, StartFacts, Status
+from vllmd.model.status import BudgetStatus, FlagStatus, LiveStatus, StartFacts, StartProgress, Status
 from vllmd.report.journal import Journal
 
 
@@ -28,7 +28,7 @@ class View:
     start: StartFacts
     budget: BudgetStatus
     data_at_s: float | None
-    expected_start_s: float | None
+    start_times: StartProgress
     errors: int
     failure_log: str | None
     pause: Pause | None = None
@@ -70,7 +70,7 @@ def compose(instance: Instance, view: View, journal: Journal) -> Status:
         missing_metrics=metrics.missing if metrics else (),
         log_path=life.launch.log_path if life.launch and life.launch.leader else None,
         failure_log=view.failure_log,
-        expected_start_s=view.expected_start_s,
+        start_times=view.start_times,
         suppressed=dict(journal.suppressed),
         launches=dict(journal.launches),
         outage_s=dict(journal.outage_s),

@@ -1,5 +1,7 @@
 """The page of `vllmd explain`: one decision, or why nothing is done now, drawn from its document. Pure."""
 
+from vllmd.decide.log_phase import DOING
+from vllmd.model.server import Phase
 from vllmd.report.drawing import Look, Style, clock, duration, share
 from vllmd.report.handover_text import handover_text
 from vllmd.report.history_text import change_lines, down_text, trigger_text
@@ -126,6 +128,10 @@ def _result(decision: Fields) -> tuple[Line, ...]:
         lines.append(
             Line(f"generation {whole(outcome, 'generation')} {served}{'' if down == '-' else f', {down} down'}")
         )
+        took = part(outcome, "start_seconds")
+        known = [(phase, number(took, phase)) for phase in Phase]
+        phases = [f"{DOING[phase]} {seconds:.0f} s" for phase, seconds in known if seconds is not None]
+        lines += [Line(f"its start: {', '.join(phases)}")] * bool(phases)
     if told := handover_text(decision):
         lines.append(Line(told))
     if verified:

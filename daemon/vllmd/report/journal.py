@@ -17,6 +17,7 @@ from vllmd.model.handover import Handover, Handovers
 from vllmd.model.masking import Masker
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch
+from vllmd.model.start_times import Started
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
 from vllmd.ports import Ledger
@@ -111,6 +112,14 @@ class Journal:
             if seconds is not None
         }
         self._log.info("serving", generation=launch.generation, **times, cause=cause)
+
+    def started(self, started: Started, at_s: float) -> None:
+        """Record how long the phases of a start took that came to serve."""
+        self._ledger.record(started, at_s)
+
+    def starts(self, fingerprint: str, limit: int) -> Sequence[Started]:
+        """Return the last starts with this fingerprint, by earlier daemons too, newest first."""
+        return self._ledger.starts(fingerprint, limit)
 
     def stopping(self, running: float | None, drain_s: float, *, hurried: bool) -> None:
         """Log that the server is stopped for good, and what it still has to do."""

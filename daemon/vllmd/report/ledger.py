@@ -13,6 +13,7 @@ from vllmd.model.decision import Change, Hold, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.orders import Forget, Pause, Resume, SetLive
 from vllmd.model.server import Launch
+from vllmd.model.start_times import Started
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Good, Tried
 from vllmd.ports import Entry
@@ -102,6 +103,14 @@ class SqliteLedger:
         """Return a launch, secrets masked; None if it is not known."""
         query = "SELECT payload FROM launches WHERE generation = ? ORDER BY seq DESC LIMIT 1"
         return next(iter(_all_decoded((payload for (payload,) in self._rows(query, generation)), Launch)), None)
+
+    def starts(self, fingerprint: str, limit: int) -> Sequence[Started]:
+        """Return the last starts with this fingerprint that came to serve, newest first."""
+        query = (
+            "SELECT s.payload FROM starts s WHERE EXISTS (SELECT 1 FROM launches l WHERE l.generation = s.generation "
+            "AND json_extract(l.payload, '$.fingerprint') = ?) ORDER BY s.seq DESC LIMIT ?"
+        )
+        return _all_decoded((payload for (payload,) in self._rows(query, fingerprint, limit)), Started)
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""
@@ -214,6 +223,8 @@ def _place(entry: Entry) -> tuple[str, dict[str, object]]:
             return "outcomes", {"change_id": entry.change.id, "generation": entry.generation}
         case Verification():
             return "verifications", {"change_id": entry.change_id, "effect": entry.effect.value}
+        case Started():
+            return "starts", {"generation": entry.generation}
         case Good():
             return "good", {"generation": entry.generation}
         case Pause() | Resume() | Forget() | SetLive():

@@ -37,6 +37,11 @@ MIGRATIONS = (
     CREATE INDEX failures_of ON failures (generation);
     CREATE INDEX launches_of ON launches (generation);
     """,
+    """
+    CREATE TABLE starts (seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, generation INTEGER NOT NULL,
+        payload TEXT NOT NULL) STRICT;
+    CREATE INDEX starts_of ON starts (generation);
+    """,
 )
 
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

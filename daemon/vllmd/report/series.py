@@ -58,7 +58,9 @@ def _about(status: Status, now_s: float) -> Iterator[Metric]:
     yield gauge("engine_state", "State of the server; 1 for the one that holds.", name, _one_hot("state", status.state))
     yield gauge("engine_state_seconds", "Time in the present state.", name, [({}, max(0.0, now_s - status.since_s))])
     yield gauge("generation", "Number of the present launch.", name, [({}, status.generation)])
-    yield gauge("start_expected_seconds", "Time that a start usually takes.", name, [({}, status.expected_start_s)])
+    yield gauge(
+        "start_expected_seconds", "Time that a start usually takes.", name, [({}, status.start_times.expected_s)]
+    )
     yield gauge("data_age_seconds", "Age of the newest metrics of the server.", name, [({}, age_s)])
     yield counter("reading_errors", "Readings that a bug in vllmd spoilt.", name, [({}, status.errors)])
     pause = status.pause

@@ -12,8 +12,8 @@ from vllmd.model.failure import Failure
 from vllmd.model.flags import show_value
 from vllmd.model.handover import Handover
 from vllmd.model.orders import Pause
-from vllmd.model.server import ServerState
-from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, StartFacts, Status
+from vllmd.model.server import Phase, ServerState
+from vllmd.model.status import BudgetStatus, DecisionRecord, FlagStatus, StartFacts, StartProgress, Status
 from vllmd.report.gpu_memory import gpu_document
 from vllmd.report.live_json import live_document
 from vllmd.report.status_file import SCHEMA
@@ -84,7 +84,7 @@ def _instance(status: Status) -> Document:
         "load": _load(status.assessment),
         "memory": None if status.gpus is None else [gpu_document(gpu, status) for gpu in status.gpus],
         "host_memory": {"total_bytes": status.host_total_bytes, "free_bytes": status.host_free_bytes},
-        "start": _start(status.start, status.expected_start_s),
+        "start": _start(status.start, status.start_times),
         "flags": [_flag(flag) for flag in status.flags],
         "argv": list(status.argv),
         "budget": _budget(status.budget),
@@ -145,12 +145,21 @@ def _load(assessment: Assessment | None) -> Document | None:
     }
 
 
-def _start(start: StartFacts | None, expected_s: float | None) -> Document:
-    """Return what the start log said."""
+def _start(start: StartFacts | None, times: StartProgress) -> Document:
+    """Return what the start log said, and how long its phases took."""
     facts = StartFacts() if start is None else start
     return {
         "phase": facts.phase,
-        "expected_seconds": expected_s,
+        "expected_seconds": times.expected_s,
+        "phases": [
+            {
+                "phase": phase,
+                "seconds": times.took_s.get(phase),
+                "expected_seconds": times.expected_by_phase_s.get(phase),
+            }
+            for phase in Phase
+            if phase in times.took_s or phase in times.expected_by_phase_s
+        ],
         "weights_bytes": facts.weights_bytes,
         "kv_cache_bytes": facts.kv_cache_bytes,
         "kv_cache_tokens": facts.kv_cache_tokens,
@@ -244,6 +253,7 @@ def _outcome(outcome: Outcome | None) -> Document | None:
         "generation": outcome.generation,
         "served": outcome.served,
         "outage_seconds": outcome.outage_s,
+        "start_seconds": dict(outcome.took_s),
         "restart": None if outcome.handover is None else handover_document(outcome.handover),
     }
 

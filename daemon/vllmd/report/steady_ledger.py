@@ -9,6 +9,7 @@ from vllmd.model.decision import Change
 from vllmd.model.failure import Failure
 from vllmd.model.orders import Pause, SetLive
 from vllmd.model.server import Launch
+from vllmd.model.start_times import Started
 from vllmd.model.status import DecisionRecord
 from vllmd.model.tried import Tried
 from vllmd.ports import Entry
@@ -90,6 +91,10 @@ class SteadyLedger:
     def launch_of(self, generation: int) -> Launch | None:
         """Return a launch; none while the ledger cannot be read."""
         return self._read(lambda: self._ledger.launch_of(generation), None)
+
+    def starts(self, fingerprint: str, limit: int) -> Sequence[Started]:
+        """Return the last starts that came to serve, newest first; none while the ledger cannot be read."""
+        return self._read(lambda: self._ledger.starts(fingerprint, limit), ())
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; none while the ledger cannot be read."""
