@@ -35,7 +35,10 @@ def test_planned_restarts_of_a_real_vllm_lose_no_request(
                 before = seen.ended
                 daemon.wait(lambda _, least=before + RATE * SERVING_S: seen.ended >= least, "the load goes on", 120)  # type: ignore[misc]
         log = daemon.log()
+        told = [d["outcome"]["restart"] for d in daemon.status()["decisions"]]
     assert seen.errors == []
+    assert [(r["kind"], r["requests_cut"], r["requests_refused"]) for r in told] == [("planned", 0, 0)] * RESTARTS
+    assert all(r["connections_held"] > 0 and r["longest_wait_seconds"] <= max(seen.took_s) for r in told)
     assert log.count("the port is no longer parked") == RESTARTS
     waits_s = sorted(seen.took_s)
     record_testsuite_property("requests", len(waits_s))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from own_network import own_network
+
 RUN = "from vllmd.cli.check import check; check()"
 SERVE = f'argv = ["{sys.executable}", "-m", "vllmd_sim", "serve", "m"'
 
@@ -27,10 +29,12 @@ def write(folder: Path, name: str, text: str) -> None:
 
 
 def test_a_good_configuration_passes(tmp_path: Path) -> None:
-    """Nothing wrong: exit code 0 and one line; with --quiet nothing at all."""
+    """Nothing wrong: exit code 0, one line, and one about restarts; with --quiet nothing at all."""
     write(tmp_path, "qwen.toml", f"[engine]\n{SERVE}]\n")
     done = check(tmp_path, "qwen")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "No problem in 1 file. Nothing was changed.\n", "")
+    first, second = done.stdout.splitlines()
+    assert (done.returncode, first, done.stderr) == (0, "No problem in 1 file. Nothing was changed.", "")
+    assert second.startswith("Restarts: pla")  # planned or plain: the kernel's setting decides
     assert check(tmp_path, "--instance", "qwen", "--quiet").stdout == ""
     assert check(tmp_path, VLLMD_INSTANCE="qwen").returncode == 0
 
@@ -74,6 +78,19 @@ def test_warnings_do_not_fail(tmp_path: Path) -> None:
     assert "W310" in check(tmp_path, "a").stdout
     quiet = check(tmp_path, "a", "-q")
     assert (quiet.returncode, quiet.stdout) == (0, "")
+
+
+def test_why_a_restart_would_be_plain_is_told(tmp_path: Path) -> None:
+    """What speaks against a planned one before a launch: here no shim in the server; scripts get the same."""
+    write(tmp_path, "a.toml", f"[engine]\n{SERVE}]\nshim = false\n")
+    with own_network():
+        done = check(tmp_path, "a")
+        assert done.returncode == 0
+        assert "Restarts: plain, connections are refused meanwhile: vllmd_shim does not count" in done.stdout
+        told = json.loads(check(tmp_path, "a", "--json").stdout)["restart"]
+        assert (told["planned"], "vllmd_shim does not count" in told["plain"]) == (False, True)
+        write(tmp_path, "b.toml", f"[engine]\n{SERVE}]\n")
+        assert json.loads(check(tmp_path, "b", "--json").stdout)["restart"] == {"planned": True, "plain": None}
 
 
 def test_json_is_one_object(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.snapshot import Gpu, GpuProcess
 from vllmd.model.status import DecisionRecord, FlagStatus, LiveStatus, StartFacts, Status
-from vllmd.report.exporter import InstanceCollector, health, parse_address, readiness
+from vllmd.report.address import parse_address
+from vllmd.report.exporter import InstanceCollector, health, readiness
 from vllmd.report.publication import Publication
 from vllmd.report.samples import LABEL_LIMIT
 from vllmd.report.series import families

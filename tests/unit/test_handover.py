@@ -34,9 +34,10 @@ def test_what_was_refused_had_waited_too() -> None:
     """Those that got 503 are among those that were held."""
     tally = Tally()
     tally.look(4, 0.0)
-    tally.refused, tally.cut = 4, 1
+    tally.refused, tally.cut, tally.gated = 4, 1, True
     handover = tally.end(2, 30.0)
     assert (handover.held, handover.refused, handover.cut, handover.longest_wait_s) == (6, 4, 1, 30.0)
+    assert handover.kind is RestartKind.GATED
 
 
 def test_of_a_plain_restart_only_what_was_cut_can_be_known() -> None:

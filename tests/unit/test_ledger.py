@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from examples import BASELINE, NOW_S, example_change, example_failure, example_status
+from examples import BASELINE, HANDOVER, NOW_S, example_change, example_failure, example_status
 from vllmd.model.decision import Action, Effect, Hold, HoldReason, Outcome, Verification
 from vllmd.model.flags import Flags
 from vllmd.model.masking import Masker
@@ -189,6 +189,18 @@ def test_a_ledger_from_before_starts_were_kept_is_brought_forward(tmp_path: Path
     assert opened.starts("A", 5) == []
     opened.record(Started(1, {Phase.CONFIG: 1.0}), NOW_S)
     opened.close()
+
+
+def test_a_restart_is_kept_with_the_outcome_of_its_change(tmp_path: Path, ledger: SqliteLedger) -> None:
+    """It comes back whole; an outcome of a vllmd that did not record it comes back without."""
+    change = example_change(1)
+    outcome = Outcome(change, 5, served=True, outage_s=2.5, handover=HANDOVER)
+    ledger.record(change, NOW_S)
+    ledger.record(outcome, NOW_S)
+    assert ledger.recent() == (DecisionRecord(change, outcome),)
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("UPDATE outcomes SET payload = json_remove(payload, '$.handover')")
+    assert ledger.recent() == (DecisionRecord(change, replace(outcome, handover=None)),)
 
 
 def test_numbers_go_on_after_a_restart(tmp_path: Path) -> None:

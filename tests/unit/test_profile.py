@@ -142,7 +142,7 @@ def test_check_reports_a_bad_profile_like_other_findings(tmp_path: Path) -> None
     config = tmp_path / "c.toml"
     path = written(tmp_path, "[thresholds]\nblind_stop = 0.1\n")
     config.write_text(f'{COMMAND}[policies]\nprofile = "{path}"\n', encoding="utf-8")
-    _, findings = examine("default", config, {"PATH": "/nowhere"})
+    findings = examine("default", config, {"PATH": "/nowhere"}).findings
     (found,) = (finding for finding in findings if finding.key == "thresholds.blind_stop")
     assert (found.file, found.line, found.hint) == (path, 2, 'did you mean "blind_step"?')
 

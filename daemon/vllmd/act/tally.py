@@ -15,6 +15,7 @@ class Tally:
         self._most = 0
         self._since_s: float | None = None  # the queue is not empty
         self._longest_s = 0.0
+        self.gated = False  # whether the next server was started beside the old one
         self.refused = 0
         self.cut: int | None = None
 
@@ -39,6 +40,7 @@ class Tally:
             return Handover(plain=self._plain, cut=self.cut)
         self.look(waiting, now_s)
         return Handover(
+            gated=self.gated,
             held=waiting + self.refused,
             most_held=self._most,
             longest_wait_s=round(self._longest_s, 2),

@@ -4,14 +4,15 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from vllmd.act.environment import child_environment
-from vllmd.cli.command_findings import command_findings
+from vllmd.cli.command_findings import SeenCommand, see_command
 from vllmd.cli.exits import Exit
+from vllmd.cli.expectations import Expectations, expectations
 from vllmd.cli.findings import as_json, render, summary
 from vllmd.cli.terminal import wants_colour
 from vllmd.config.env_file import read_env_file
@@ -20,6 +21,7 @@ from vllmd.config.load import in_order, load_settings
 from vllmd.config.profiles import profile_of
 from vllmd.errors import ConfigError, Finding, Severity
 from vllmd.model.settings import Settings
+from vllmd.report.doctor_text import restart_check
 
 
 @click.command("check")
@@ -34,29 +36,50 @@ def check(name: str, instance: str | None, config: Path | None, color: str, *, w
 
     Exit code 0: it can be used, perhaps with warnings. 78: it cannot.
     """
-    files, findings = examine(instance or name, config, os.environ)
-    errors = [f for f in findings if f.severity is Severity.ERROR]
+    found = examine(instance or name, config, os.environ)
+    errors = [f for f in found.findings if f.severity is Severity.ERROR]
     if wants_json:
-        print(_as_json(files, findings))
+        print(_as_json(found))
     elif quiet:
         _print(errors, color)
     else:
-        _print(findings, color)
-        print(summary(findings, len(files)))
+        _print(found.findings, color)
+        print(summary(found.findings, len(found.files)))
+        if found.expected is not None:
+            print(f"Restarts: {restart_check(found.expected.plain).said}.")
     sys.exit(Exit.CONFIG if errors else Exit.OK)
 
 
-def examine(name: str, config: Path | None, environ: Mapping[str, str]) -> tuple[tuple[Path, ...], tuple[Finding, ...]]:
-    """Return the files that an instance reads and everything that is wrong with them, with what they name, too."""
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The files that an instance reads, everything that is wrong with them, and what their command lets expect.
+
+    `expected`, `seen` and `settings` are None where the files themselves cannot be read.
+    """
+
+    files: tuple[Path, ...]
+    findings: tuple[Finding, ...]
+    settings: Settings | None = None
+    seen: SeenCommand | None = None
+    expected: Expectations | None = None
+
+
+def examine(
+    name: str, config: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object] | None = None
+) -> Examined:
+    """Return what is wrong with an instance's configuration and with what it names; `overrides` stand above it."""
     files: tuple[Path, ...] = ()
     try:
         files = config_files(name, config, etc_folder(environ))
-        settings, warnings = load_settings(name, files=files, environ=environ)
+        settings, warnings = load_settings(name, files=files, environ=environ, overrides=overrides)
     except ConfigError as error:
-        return files, error.findings
+        return Examined(files, error.findings)
     variables, in_env_file = _read_variables(settings)
-    in_command = command_findings(settings, child_environment(environ, variables))
-    return files, tuple(in_order((*warnings, *in_env_file, *_in_profile(settings), *in_command), files))
+    environment = child_environment(environ, variables)
+    seen = see_command(settings, environment)
+    found = in_order((*warnings, *in_env_file, *_in_profile(settings), *seen.findings), files)
+    expected = expectations(settings, environment, seen) if seen.command is not None else None
+    return Examined(files, tuple(found), settings, seen, expected)
 
 
 def _in_profile(settings: Settings) -> tuple[Finding, ...]:
@@ -85,13 +108,15 @@ def _print(findings: Sequence[Finding], color: str) -> None:
         print(render(findings, color=wanted), end="\n\n")
 
 
-def _as_json(files: Sequence[Path], findings: Sequence[Finding]) -> str:
+def _as_json(found: Examined) -> str:
+    findings, expected = found.findings, found.expected
     return json.dumps(
         {
             "schema": "vllmd.check/v1",
-            "files": [str(file) for file in files],
+            "files": [str(file) for file in found.files],
             "errors": sum(finding.severity is Severity.ERROR for finding in findings),
             "warnings": sum(finding.severity is Severity.WARNING for finding in findings),
             "findings": [as_json(finding) for finding in findings],
+            "restart": None if expected is None else {"planned": expected.plain is None, "plain": expected.plain},
         }
     )

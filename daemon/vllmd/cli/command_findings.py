@@ -1,6 +1,7 @@
 """What is wrong with the server's command, seen from the vLLM that is installed here."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from vllmd.act.shim_folder import PLUGIN, kept_out
@@ -9,12 +10,21 @@ from vllmd.errors import CommandError, Finding, Severity
 from vllmd.model.argv import Command, UnknownOption, parse_command
 from vllmd.model.masking import Masker
 from vllmd.model.settings import Settings
-from vllmd.observe.installation import find_installation
+from vllmd.observe.installation import Installation, find_installation
 from vllmd.observe.option_source import read_catalogue
 from vllmd.observe.yaml_flags import expand_config_file
 
 _ARGV = "engine.argv"
 _LAST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCommand:
+    """What a command runs, and what is wrong with it; None: it is not known, for what `findings` say."""
+
+    findings: tuple[Finding, ...]
+    installation: Installation | None = None
+    command: Command | None = None
 
 
 def command_findings(
@@ -24,19 +34,24 @@ def command_findings(
 
     `environment` is the server's. Nothing is started but, where it cannot be avoided, the command's interpreter.
     """
+    return see_command(settings, environment, cache_dir).findings
+
+
+def see_command(settings: Settings, environment: Mapping[str, str], cache_dir: Path | None = None) -> SeenCommand:
+    """Return what the command runs and its canonical form, with what `command_findings` finds."""
     argv = settings.engine.argv
     try:
         installation = find_installation(argv, environment)
     except CommandError as error:
-        return (_refused(settings, str(error)),)
+        return SeenCommand((_refused(settings, str(error)),))
     length, catalogue = len(installation.program), read_catalogue(installation, cache_dir)
     try:
         command = parse_command(expand_config_file(argv, length, catalogue), length, catalogue)
     except CommandError as error:
-        return (_bad_config_file(settings, str(error)),)
+        return SeenCommand((_bad_config_file(settings, str(error)),), installation)
     checks = (_unknown_options, _misuses, _unix_socket, _port, _guards_without_option)
     found = (finding for check in checks for finding in check(settings, command))
-    return (*found, *_plugins(settings, environment))
+    return SeenCommand((*found, *_plugins(settings, environment)), installation, command)
 
 
 def _plugins(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from vllmd import __version__
 _COMMANDS = (
     "run",
     "check",
+    "doctor",
     "status",
     "history",
     "explain",
@@ -25,6 +26,7 @@ _COMMANDS = (
 _HELP = {
     "run": "Keep one `vllm serve` alive, inside its memory and its latency targets.",
     "check": "Check an instance's configuration.",
+    "doctor": "Look whether all is there that an instance needs, and what to do where it is not.",
     "status": "Show what an instance does and why.",
     "history": "Show what was changed, when, why, and what it brought.",
     "explain": "Explain one decision, or why nothing is done now.",

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from vllmd.errors import VllmdError
 from vllmd.model.server import ServerState
+from vllmd.report.address import parse_address
 from vllmd.report.publication import Publication
 from vllmd.report.series import families
 
@@ -71,15 +72,6 @@ class Exporter:
             self._server.shutdown()
             self._thread.join(timeout=_REQUEST_LIMIT_S)
         self._server.server_close()
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of "HOST:PORT", "[IPV6]:PORT" or ":PORT" (every address); VllmdError for anything else."""
-    host, colon, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in bare and bare == host):  # noqa: PLR2004 - 16 bits
-        raise VllmdError(f"[listen] metrics is {address!r}: write HOST:PORT, an IPv6 address in brackets")
-    return bare, int(port)
 
 
 def application(publication: Publication) -> WSGIApplication:
