@@ -13,7 +13,7 @@ def restart_series(name: str, handovers: Handovers) -> Iterator[Metric]:
     kinds = [({"kind": kind.value}, handovers.kinds.get(kind, 0)) for kind in RestartKind]
     yield counter("restarts", "Restarts that were asked for, by what connections met.", name, kinds)
     sums = (
-        ("connections_held", "Connections that waited for the next server.", handovers.held),
+        ("connections_held", "Connections that waited for the next server, given up or not.", handovers.held),
         ("requests_cut", "Requests in flight that a restart ended, as far as known.", handovers.cut),
         ("requests_refused", "Requests that waited through a restart and were answered with 503.", handovers.refused),
     )
