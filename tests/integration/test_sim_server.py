@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -319,3 +320,16 @@ def test_sigterm_during_the_start_is_an_interrupt(launch: Launch) -> None:
     sim.process.send_signal(signal.SIGTERM)
     assert sim.ended() == -signal.SIGINT
     assert sim.text().rstrip().endswith("KeyboardInterrupt: terminated")
+
+
+def test_an_idle_connection_ends_and_a_fresh_one_waits_for_its_request(launch: Launch) -> None:
+    """The keep-alive time is counted from an answer on, as uvicorn counts it."""
+    sim = launch(environ={"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}).serving()
+    address = urlsplit(sim.url)
+    with socket.create_connection((address.hostname, address.port), LIMIT_S) as client:
+        time.sleep(1.5)  # longer than that: what is tried
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+        began_s = time.monotonic()
+        assert client.recv(1000) == b""
+        assert 0.5 < time.monotonic() - began_s < LIMIT_S
