@@ -30,25 +30,26 @@ class Client:
     """Posts to one server. An idle connection is kept for `kept_s` seconds, 0: each request has a fresh one.
 
     The one that is idle for the longest is used first, so that connections get as old as they may. One that the server
-    has closed, as far as is known here, is not used: libraries look at that, too. `heard` is called with each event
-    of a stream.
+    has closed, as far as is known here, is not used: libraries look at that, too.
     """
 
-    def __init__(self, url: str, kept_s: float, heard: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, url: str, kept_s: float) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._host, self._port, self._name = parts.hostname, parts.port, parts.netloc
         self._kept_s = kept_s
-        self._heard = heard
         self._idle: deque[tuple[float, Streams]] = deque()
 
-    async def post(self, path: str, body: bytes) -> Answer:
-        """Send one request and return its answer; one of LOST where there is none."""
+    async def post(self, path: str, body: bytes, heard: Callable[[], None] = lambda: None) -> Answer:
+        """Send one request and return its answer; one of LOST where there is none.
+
+        `heard` is called with each part of an answer that is streamed.
+        """
         reader, writer = self._idle_one() or await asyncio.open_connection(self._host, self._port)
         keep = False
         try:
             writer.write(self._head(path, len(body)) + body)
-            answer = await _read(reader, self._heard)
+            answer = await _read(reader, heard)
             keep = answer.kept and self._kept_s > 0
         finally:
             if keep:

@@ -19,18 +19,14 @@ _KEPT_S = 0.5
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of the requests: how long each took and when it was answered (s), and every error.
-
-    `tokens_at_s`: when tokens came, by the monotonic clock.
-    """
+    """What became of the requests: how long each took (s), every error, and when tokens came (monotonic seconds)."""
 
     took_s: list[float] = field(default_factory=list)
-    answered_s: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    tokens_at_s: list[float] = field(default_factory=list)
     begun: int = 0
     begun_for_s: float = 0.0  # from the first to the last
     late_s: float = 0.0  # the most by which a request began later than its rate says
-    tokens_at_s: list[float] = field(default_factory=list)
 
     @property
     def ended(self) -> int:
@@ -38,8 +34,8 @@ class Outcomes:
         return len(self.took_s) + len(self.errors)
 
     def outages_s(self, count: int) -> list[float]:
-        """Return the longest times without an answer, so many of them, the longest first."""
-        return sorted((after - before for before, after in pairwise(self.answered_s)), reverse=True)[:count]
+        """Return the longest times without a token of any stream, so many of them, the longest first."""
+        return sorted((after - before for before, after in pairwise(self.tokens_at_s)), reverse=True)[:count]
 
     def longest_gap_s(self, since_s: float) -> float:
         """Return the longest time without a token of any stream, from a moment on."""
@@ -63,14 +59,11 @@ def steady(url: str, model: str, rate: float, kept_s: float = _KEPT_S) -> Iterat
 
 class _Load:
     def __init__(self, url: str, model: str, outcomes: Outcomes, kept_s: float) -> None:
-        self._kept = Client(url, kept_s, self._hear)
-        self._fresh = Client(url, 0, self._hear)
+        self._kept = Client(url, kept_s)
+        self._fresh = Client(url, 0)
         self._outcomes = outcomes
         body = {"model": model, "prompt": "one two three", "max_tokens": 8, "ignore_eos": True}
         self._bodies = {stream: json.dumps({**body, "stream": stream}).encode() for stream in (False, True)}
-
-    def _hear(self) -> None:
-        self._outcomes.tokens_at_s.append(time.monotonic())
 
     async def run(self, interval_s: float, stop: threading.Event) -> None:
         """Begin a request each interval until `stop` is set, and wait for all of them."""
@@ -93,7 +86,7 @@ class _Load:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(_LIMIT_S):
-                answer = await client.post("/v1/completions", self._bodies[stream])
+                answer = await client.post("/v1/completions", self._bodies[stream], self._heard)
         except LOST as error:  # a time limit is an OSError, too
             self._outcomes.errors.append(repr(error))
             return
@@ -102,5 +95,7 @@ class _Load:
         elif stream and b"[DONE]" not in answer.body:
             self._outcomes.errors.append("the stream was cut")
         else:
-            self._outcomes.answered_s.append(time.monotonic())
-            self._outcomes.took_s.append(self._outcomes.answered_s[-1] - began_s)
+            self._outcomes.took_s.append(time.monotonic() - began_s)
+
+    def _heard(self) -> None:
+        self._outcomes.tokens_at_s.append(time.monotonic())

@@ -122,6 +122,7 @@ class Daemon:
             stack.callback(exporter.close)
             stack.push_async_callback(self._scraper.close)
             stack.push_async_callback(self._canary.close)
+            stack.push_async_callback(self._server.released)
             self._readings.begin()
             stack.callback(self._readings.end)
             events = asyncio.create_task(self._pump_events())
@@ -227,6 +228,7 @@ class Daemon:
             self._end()
             return
         launch = self._loop.supervisor.life.launch
+        self._server.release()
         log.info("leaving the server to the next vllmd", generation=launch.generation if launch else None)
         self._notifier.stopping()
         self._left = True

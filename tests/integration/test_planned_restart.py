@@ -1,5 +1,8 @@
 """Restarts of the simulated server under load: planned, no request is lost; plain, the clients see errors."""
 
+import asyncio
+import json
+import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,9 +13,11 @@ import pytest
 
 from e2e.vllmd_process import VllmdProcess, free_port, running
 from own_network import own_network
+from plain_http import Answer, Client
 from restarts.course import ADDRESSES, Course
 from simulated import NAME, host, serve
 from steady_load import Outcomes, steady
+from vllmd.act.refusal import AT_ONCE
 
 LIMIT_S = 60.0
 # The keep-alive time is waited for, so that no connection is reused while its server stops.
@@ -82,6 +87,30 @@ def ask_in(pool: ThreadPoolExecutor, url: str, tokens: int = 4) -> "Future[httpx
     return pool.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=LIMIT_S)
 
 
+def ask_many(pool: ThreadPoolExecutor, url: str, count: int) -> "Future[list[Answer]]":
+    """Send so many completions at once, each on a connection of its own."""
+    body = json.dumps({"model": NAME, "prompt": "one", "max_tokens": 4}).encode()
+
+    async def all_of_them() -> list[Answer]:
+        async with asyncio.timeout(LIMIT_S):
+            asked = (Client(url, kept_s=0).post("/v1/completions", body) for _ in range(count))
+            return await asyncio.gather(*asked)
+
+    return pool.submit(lambda: asyncio.run(all_of_them()))
+
+
+def refused(answer: Answer) -> bool:
+    """Whether an answer is the promised refusal: 503, when to come again, an error as OpenAI's API has it."""
+    if answer.status != 503:
+        return False
+    assert int(answer.headers["retry-after"]) > 0
+    assert answer.headers["content-type"] == "application/json"
+    error = json.loads(answer.body)["error"]
+    assert (error["code"], error["type"], error["param"]) == (503, "ServiceUnavailableError", None)
+    assert "restarted" in error["message"]
+    return True
+
+
 def test_what_waits_for_too_long_is_told_when_to_come_again(tmp_path: Path) -> None:
     """Past hold_timeout what waited and what comes gets 503, as OpenAI's API says it, and then the server serves."""
     settings = {"engine": {**SETTINGS["engine"], "hold_timeout": "2s"}}
@@ -91,13 +120,9 @@ def test_what_waits_for_too_long_is_told_when_to_come_again(tmp_path: Path) -> N
         with ThreadPoolExecutor() as pool:
             daemon.ask("restart")
             daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
-            waited = [ask_in(pool, url) for _ in range(20)]
-            answers = [one.result() for one in waited]
-            answers.append(ask_in(pool, url).result())
-        for answer in answers:
-            assert answer.status_code == 503
-            assert int(answer.headers["retry-after"]) > 0
-            assert answer.json()["error"]["code"] == 503
+            waited = ask_many(pool, url, 20).result()
+            later = ask_many(pool, url, 1).result()
+        assert all(map(refused, waited + later))
         told = told_of(daemon.wait_serving(2, LIMIT_S))
         assert told["connections_held"] == told["requests_refused"] == 21
         assert httpx.get(f"{url}/health").status_code == 200
@@ -109,13 +134,13 @@ def test_what_the_kernel_has_no_room_for_is_told_when_to_come_again(tmp_path: Pa
         Path("/proc/sys/net/core/somaxconn").write_text("64")
         with running(tmp_path, serve(free_port()), SETTINGS, {**ENVIRON, **host(start_s=6)}) as daemon:
             url = daemon.wait_serving(1, LIMIT_S)["url"]
-            with ThreadPoolExecutor(100) as pool:
+            with ThreadPoolExecutor() as pool:
                 daemon.ask("restart")
                 daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
-                asked = [ask_in(pool, url) for _ in range(100)]
-                codes = sorted(one.result().status_code for one in asked)
-            assert set(codes) == {200, 503}
-            assert 40 <= codes.count(200) <= 48  # three quarters of 64, which vllmd's own scrapes share
+                answers = ask_many(pool, url, 100).result()
+            served = [answer for answer in answers if not refused(answer)]
+            assert {answer.status for answer in served} == {200}
+            assert 40 <= len(served) <= 48  # three quarters of 64, which vllmd's own scrapes share
             assert "net.core.somaxconn is low" in daemon.log()
 
 
@@ -179,3 +204,37 @@ def test_the_next_vllmd_ends_a_drain_that_the_one_before_began(tmp_path: Path) -
             with running(tmp_path, argv, SETTINGS, ENVIRON) as second:
                 second.wait_serving(1, LIMIT_S)
                 assert httpx.get(f"{url}/health").headers["connection"] == "keep-alive"
+
+
+def test_what_waits_is_reset_when_vllmd_is_killed_and_no_server_listens(tmp_path: Path) -> None:
+    """At once, and not at some time-out of the client's; the next vllmd goes on with the server that starts."""
+    argv, environ = serve(free_port()), {**ENVIRON, **host(start_s=8)}
+    with own_network(), running(tmp_path, argv, SETTINGS, environ) as first:
+        url = first.wait_serving(1, LIMIT_S)["url"]
+        with ThreadPoolExecutor() as pool:
+            first.ask("restart")
+            first.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+            waiting = ask_in(pool, url)
+            time.sleep(0.5)  # until it is sent, which only the client knows
+            first.process.kill()
+            assert isinstance(waiting.exception(LIMIT_S / 10), httpx.ReadError)
+        with running(tmp_path, argv, SETTINGS, environ) as second:
+            second.wait_serving(2, LIMIT_S)
+            assert httpx.get(f"{url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_all_that_waits_is_told_that_no_server_comes(tmp_path: Path, number: signal.Signals) -> None:
+    """More than are answered at once: vllmd ends while the next server starts, whether it ends or leaves that one."""
+    environ = {**ENVIRON, **host(start_s=8)}
+    with own_network(), running(tmp_path, serve(free_port()), SETTINGS, environ) as daemon:
+        url = daemon.wait_serving(1, LIMIT_S)["url"]
+        with ThreadPoolExecutor() as pool:
+            daemon.ask("restart")
+            daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+            waiting = ask_many(pool, url, 2 * AT_ONCE + 50)
+            time.sleep(1.5)  # until they are sent, which only the client knows
+            daemon.process.send_signal(number)
+            assert daemon.wait_ended(LIMIT_S) == 0
+            assert all(map(refused, waiting.result()))
+        daemon.destroy()

@@ -7,14 +7,14 @@ While it is announced the server serves as ever, but ends each connection with i
 could bring a request at the wrong moment, are gone when the outage begins.
 Each step has its limit: announcing the time for which the server keeps an idle connection, draining drain_timeout (what
 is still in flight then is cut), the server's end and the start of the next one those of every launch, all from the
-parking on hold_timeout (then 503). The way back is always the same: `release` closes
-the parked port, and what waits goes to the server that listens; it gets 503 where none does. A next server that fails
-changes nothing here: the one after it gets what waits.
+parking on hold_timeout (then 503). The way back is always the same: `release` closes the parked port, and what waits
+goes to the server that listens; it gets 503 first where none does. A next server that fails changes nothing here: the
+one after it gets what waits.
 """
 
 import asyncio
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -42,6 +42,7 @@ _ROOM = 0.75  # of the kernel's queue: a connection for which there is none is n
 _CALM_S = 0.5
 # Beyond the time for which one is kept, for a connection that is still open: a busy server reads and closes late.
 _LINGERING_S = 5.0
+_TURN_AWAY_S = 5.0  # for the answers to what waits where no server follows: read, written and heard in refusal.py's 4 s
 
 log = structlog.get_logger()
 
@@ -77,6 +78,7 @@ class PlannedRestart:
         self._watching: asyncio.Task[None] | None = None
         self._answers: set[asyncio.Task[None]] = set()  # 503s that are being sent
         self._tally: Tally | None = None  # of a restart that is under way
+        self._closing_s: float | None = None  # nobody follows: what waits is told so until then
         self.step = Step.OPEN
 
     @property
@@ -108,6 +110,8 @@ class PlannedRestart:
 
     def park(self, host: str, port: int, flags: Flags, limits: Limits) -> bool:
         """Let new connections wait; return whether they do. Where they cannot, the restart is a plain one."""
+        if self._parked is not None and self._tally is not None:
+            self._close(self._parked, self._tally)  # of a restart whose last answers are still under way
         parked, refused = None, self.plain(flags)
         if refused is None:
             try:
@@ -121,7 +125,7 @@ class PlannedRestart:
         if (longest := longest_queue()) < BACKLOG:
             log.warning("few connections can wait: net.core.somaxconn is low", connections=longest)
         self._parked, self._parked_s = parked, self._clock.monotonic_s()
-        self.step, self._tally = Step.DRAINING, Tally()
+        self.step, self._tally, self._closing_s = Step.DRAINING, Tally(), None
         self._port, self._tls = port, "ssl-certfile" in flags
         self._watching = asyncio.ensure_future(self._watch(parked, limits.hold_s))
         return True
@@ -148,7 +152,7 @@ class PlannedRestart:
         self._live.drain(on=True)
         deadline = self._clock.monotonic_s() + limits.drain_s
         calm_since_s = self._clock.monotonic_s()
-        while (parked := self._parked) is not None:
+        while (parked := self._parked) is not None and self._closing_s is None:
             now_s, traffic = self._clock.monotonic_s(), self._live.traffic()
             if traffic is None or traffic.in_flight:
                 calm_since_s = now_s
@@ -178,34 +182,46 @@ class PlannedRestart:
         if self._tally is not None and traffic is not None:
             self._tally.cut = traffic.in_flight
 
-    def release(self) -> Handover | None:
-        """Give what waits to the server that listens now, or answer it with 503 where none does.
+    def release(self, *, served: bool = True) -> Handover | None:
+        """Give what waits to the server that listens now; return how it went, None where no restart is under way.
 
-        Return how it went; None where no restart is under way.
+        Where none does, or it will not be `served`, it is answered with 503, and then the port is no longer parked.
         """
-        parked, tally, self._tally = self._parked, self._tally, None
-        if tally is None:
+        parked, tally, now_s = self._parked, self._tally, self._clock.monotonic_s()
+        if tally is None or self._closing_s is not None:
             return None
         if parked is None:
-            return tally.end(0, self._clock.monotonic_s())
-        held, waited_s = parked.queued(), self._clock.monotonic_s() - self._parked_s
-        tally.look(held, self._clock.monotonic_s())
-        if not self.other_listeners(self._port):
-            self._refuse(parked, held, tally)
-        handover = tally.end(parked.queued(), self._clock.monotonic_s())
+            self._tally = None
+            return tally.end(0, now_s)
+        waiting = parked.queued()
+        handover = tally.end(waiting, now_s)
+        if (served and self.other_listeners(self._port)) or not waiting:
+            self._close(parked, tally)
+            return handover
+        self.step, self._closing_s = Step.REFUSING, now_s + _TURN_AWAY_S
+        return replace(handover, refused=tally.refused + waiting)
+
+    async def released(self) -> None:
+        """Wait until all that was turned away has its answer, within the limit."""
+        watching = self._watching if self._closing_s is not None else None
+        if tasks := {*self._answers, *filter(None, (watching,))}:
+            await asyncio.wait(tasks, timeout=_TURN_AWAY_S)
+        if self._answers:
+            await asyncio.wait(self._answers, timeout=_TURN_AWAY_S)
+
+    def _close(self, parked: ParkedPort, tally: Tally) -> None:
         log.info(
             "the port is no longer parked",
-            connections=held,
+            connections=parked.queued(),
             refused=tally.refused,
-            parked_s=round(waited_s, 1),
+            parked_s=round(self._clock.monotonic_s() - self._parked_s, 1),
             was=self.step,
         )
         if self._watching is not None:
             self._watching.cancel()
         parked.close()
         self._live.drain(on=False)
-        self._parked, self._watching, self.step = None, None, Step.OPEN
-        return handover
+        self._parked, self._watching, self._tally, self._closing_s, self.step = None, None, None, None, Step.OPEN
 
     async def _watch(self, parked: ParkedPort, hold_s: float) -> None:
         """Answer with 503 what the kernel has no room for, and past the limit all of it.
@@ -219,6 +235,9 @@ class PlannedRestart:
                 log.warning("connections waited for engine.hold_timeout and get 503", connections=parked.queued())
                 self.step = Step.REFUSING
             self._refuse(parked, AT_ONCE if self.step is Step.REFUSING else parked.queued() - room, tally)
+            if self._closing_s is not None and (not parked.queued() or self._clock.monotonic_s() > self._closing_s):
+                self._close(parked, tally)
+                return
             await asyncio.sleep(_POLL_S)
 
     def _refuse(self, parked: ParkedPort, count: int, tally: Tally) -> None:

@@ -46,7 +46,7 @@ from vllmd.model.server import (
 from vllmd.observe.cgroup import oom_kills
 from vllmd.observe.child_log import read_for_diagnosis
 from vllmd.observe.process_states import read_states
-from vllmd.observe.processes import alive, listeners, session_members, signal_process, socket_owners
+from vllmd.observe.processes import alive, signal_process
 from vllmd.ports import Clock, GpuReader
 
 log = structlog.get_logger()
@@ -163,7 +163,7 @@ class ServerProcess:
     def stop(self) -> None:
         """Drain and stop the current launch; Exited(asked=True) follows."""
         self._following = False
-        self.release()
+        self._planned.release(served=False)
         self.give_up()
         self._stopping.set()
 
@@ -182,6 +182,10 @@ class ServerProcess:
     def release(self) -> Handover | None:
         """Let no connection wait any longer for a next launch; return how the restart went, None without one."""
         return self._planned.release()
+
+    async def released(self) -> None:
+        """Wait, within a limit, for the answers to connections that waited for a launch that does not come."""
+        await self._planned.released()
 
     def end(self, silent_s: float, reason: str) -> None:
         """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""
@@ -334,7 +338,7 @@ class ServerProcess:
         """
         progress = StartProgress(log_path(self._launcher.log_dir, launch.generation), self._clock.monotonic_s())
         up = self._served  # vLLM listens when all else of its start is done
-        while not ((listens := self._listens()) and await self._healthy()):
+        while not ((listens := self.session.listens(self._launcher.port)) and await self._healthy()):
             await asyncio.sleep(_POLL_S)
             self.note_members()
             up = up or listens
@@ -352,14 +356,6 @@ class ServerProcess:
             if silence.of_all_s > timeout_s or silence.but_for_cpu_s > _BUSY_FACTOR * timeout_s:
                 return StartStalled(launch.generation, silence.but_for_cpu_s)
         return None
-
-    def _listens(self) -> bool:
-        """Whether a process of our own session listens on the port: its /health is the server's own, then."""
-        record = self.session.record
-        inodes = listeners(self._launcher.port)
-        if record is None or not inodes:
-            return False
-        return bool(socket_owners(inodes, [p.pid for p in session_members(record.leader.pid)]))
 
     async def _park_and_drain(self, launch: Launch, ended: "asyncio.Future[None]") -> None:
         """Let new connections wait for the next launch, and this one finish what it has."""

@@ -19,9 +19,11 @@ from vllmd.observe.processes import (
     cgroup_of,
     exists,
     identity,
+    listeners,
     own_zombies,
     session_members,
     signal_process,
+    socket_owners,
 )
 from vllmd.ports import Clock
 
@@ -111,6 +113,13 @@ class Session:
         record = self.record
         if record is not None and identity(record.leader.pid) is None:
             self._remember(replace(record, members=(*record.members, *session_members(record.leader.pid))))
+
+    def listens(self, port: int) -> bool:
+        """Whether a process of the session listens on the port: its /health is the server's own, then."""
+        inodes = listeners(port)
+        if self.record is None or not inodes:
+            return False
+        return bool(socket_owners(inodes, [p.pid for p in session_members(self.record.leader.pid)]))
 
     def is_ours(self, pid: int) -> bool:
         """Return whether a pid was seen in the session."""
