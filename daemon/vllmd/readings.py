@@ -97,6 +97,8 @@ class Readings:
 
         Where the host refuses (no file can be opened any more), this reading is missed, and that is told once.
         """
+        if self._over:  # the scheduler's own end comes a turn of the event loop later
+            return
         try:
             snapshot = await self._snapshot()
             self._keep_house()

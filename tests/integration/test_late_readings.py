@@ -1,4 +1,4 @@
-"""The readings of a vllmd that hardly gets a processor: late ones are taken all the same."""
+"""The readings of a vllmd that hardly gets a processor: late ones are taken all the same, none when it has ended."""
 
 import asyncio
 import time
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from house import house, settings
@@ -25,8 +26,12 @@ WANTED = 4  # a reading takes two or three turns
 class NoGpu:
     """A host without a GPU."""
 
+    def __init__(self) -> None:
+        self.asked = 0
+
     async def read(self) -> tuple[Gpu, ...] | None:
         """Return that there is none."""
+        self.asked += 1
         return None
 
 
@@ -61,3 +66,26 @@ def test_a_vllmd_that_is_kept_waiting_says_so_once() -> None:
         read_in(5, 3.1)
     (told,) = [line for line in lines if "kept waiting" in line["event"]]
     assert told["late_s"] > 2.0
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_no_reading_begins_when_they_are_over(turns: int) -> None:
+    """Also none that was due already, so many turns of the event loop before: what it would ask may be closed."""
+    chosen, gpu = settings(Slo()), NoGpu()
+    built = house(replace(chosen, engine=replace(chosen.engine, scrape_interval_s=0.05)))
+
+    async def body() -> int:
+        sources = Sources(HttpScraper("http://127.0.0.1:9"), gpu, cast("ServerProcess", None), SystemClock())
+        readings = Readings(built.loop, sources, SdNotifier({}), lambda _: None)
+        readings.begin()
+        await asyncio.sleep(0)
+        time.sleep(0.1)  # noqa: ASYNC251 - until one is due
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        readings.end()
+        before = gpu.asked
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return gpu.asked - before
+
+    assert asyncio.run(body()) == 0
