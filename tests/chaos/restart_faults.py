@@ -111,7 +111,11 @@ def _strike(scene: Scene, chance: Random, blow: Blow, role: Role) -> str:
 
 
 def _strike_server(scene: Scene, chance: Random, blow: Blow, role: Role) -> str:
-    """Hit the old server in the first two steps, the next one in the others: there is only one."""
+    """Hit the old server in the first two steps, the next one in the others: there is only one.
+
+    An engine is not stopped for good: one that has no request yet would be found by a canary alone.
+    """
+    role = Role.LEADER if blow is Blow.SERVER_STOPPED_LONG else role
     found = [p for p in scene.processes() if p.role is role]
     if not found:
         return f"no {role} that could be {blow}"

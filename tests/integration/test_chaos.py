@@ -17,11 +17,11 @@ from chaos.watch import Watch
 from vllmd.report.ledger import open_ledger
 
 TESTS = Path(__file__).parents[1]
-LIMIT_S = 250.0  # 110 s on two busy cores
+LIMIT_S = 500.0  # 110 s on two busy cores without faults in planned restarts, of which one may take 30 s
 END_LIMIT_S = 30.0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(550)
 def test_fifty_random_faults_break_no_promise() -> None:
     """Another seed each time; it stands in what a failure prints, with the command that draws the same faults again."""
     environ = {"FAULTS": "50", "BURST": "8", **os.environ, "PYTHONPATH": str(TESTS)}
