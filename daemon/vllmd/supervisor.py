@@ -140,7 +140,8 @@ class Supervisor:
         cause = made.following.cause
         message = f"starting ({cause})"
         self.life = self.life.moved(ServerState.STARTING, self._clock.now_s(), message, made.launch)
-        self.instance = made.instance
+        configured = self._configured  # maybe since it was made: limits and targets count at once
+        self.instance = replace(made.instance, settings=configured.settings, thresholds=configured.thresholds)
         self._current, self._coming, self.candidate = made.following, None, None
         self.facts = StartFacts()
         self.start.begin(made.launch, seen=not prepared)

@@ -21,7 +21,7 @@ from vllmd.act.refusal import AT_ONCE
 
 LIMIT_S = 60.0
 # The keep-alive time is waited for, so that no connection is reused while its server stops.
-KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}
+KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3"}
 ENVIRON = {**host(start_s=1.5), **KEEP_ALIVE}
 SETTINGS = {"engine": {"drain_timeout": "10s", "hold_timeout": "30s", "gate": False}}
 
@@ -114,7 +114,7 @@ def refused(answer: Answer) -> bool:
 def test_what_waits_for_too_long_is_told_when_to_come_again(tmp_path: Path) -> None:
     """Past hold_timeout what waited and what comes gets 503, as OpenAI's API says it, and then the server serves."""
     settings = {"engine": {**SETTINGS["engine"], "hold_timeout": "2s"}}
-    environ = {**ENVIRON, **host(start_s=4)}
+    environ = {**ENVIRON, **host(start_s=10)}
     with own_network(), running(tmp_path, serve(free_port()), settings, environ) as daemon:
         url = daemon.wait_serving(1, LIMIT_S)["url"]
         with ThreadPoolExecutor() as pool:

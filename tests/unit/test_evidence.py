@@ -69,3 +69,14 @@ def test_it_goes_with_the_log_of_its_launch(tmp_path: Path) -> None:
         evidence_path(tmp_path, generation).write_text("seen")
     kept = {"engine-0003.log", "engine-0004.log", "evidence-0003.txt", "evidence-0004.txt"}
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_the_log_of_the_server_that_serves_is_not_dropped(tmp_path: Path) -> None:
+    """Launches beside it that fail have logs of their own, which are counted."""
+    for generation in range(1, 6):
+        os.close(open_log(tmp_path, generation, keep=2, spared=1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "engine-0001.log",
+        "engine-0004.log",
+        "engine-0005.log",
+    ]

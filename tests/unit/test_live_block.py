@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from scheduler_stand_in import NewScheduler
 from vllmd.act.live_block import LiveBlock
 from vllmd.model.flags import BATCHED_TOKENS, DATA_PARALLEL, MAX_NUM_SEQS, Flags
-from vllmd.model.live import LIVE_FLAGS
-from vllmd_shim.block import BLOCK_BYTES, VARIABLE
+from vllmd.model.live import LIVE_FLAGS, Gate
+from vllmd_shim.block import BLOCK_BYTES, VARIABLE, Word, opened
+from vllmd_shim.gate import PASSED, REPORTED, WAITS
 from vllmd_shim.plugin import governed
 
 
@@ -156,3 +157,37 @@ def test_a_block_that_cannot_be_written_leaves_no_file(block: LiveBlock, tmp_pat
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "cannot be prepared" in block.read().knobs[BATCHED_TOKENS].off
     assert blocks_cut_short() <= before
+
+
+def test_the_gate_is_closed_opened_and_told_of(block: LiveBlock, tmp_path: Path) -> None:
+    """Whole seconds for the workers; what they tell, rank by rank, and why there may be none."""
+    server = opened(prepared(block, tmp_path))
+    assert (server.words[Word.GATE], block.gate()) == (0, Gate())
+    block.close_gate(99.5)
+    assert server.words[Word.GATE] == 100
+    server.words[Word.AT_GATE], server.words[Word.AT_GATE + 15] = WAITS, PASSED
+    assert block.gate() == Gate(waiting=1, passed=1)
+    block.open_gate()
+    server.write_report({REPORTED: "no such place"})
+    assert (server.words[Word.GATE], block.gate().off) == (0, "no such place")
+    assert "no such place" not in block.read().knobs[BATCHED_TOKENS].off
+
+
+def test_a_launch_beside_the_server_hands_its_block_over(block: LiveBlock, tmp_path: Path) -> None:
+    """The server's own is removed, the other one is its block from then on; whoever gave it has none."""
+    other = LiveBlock()
+    own, given = prepared(block, tmp_path), prepared(other, tmp_path)
+    block.succeed(other)
+    assert (block.path, other.path) == (given, "")
+    assert not Path(own).exists()
+    block.drain(on=True)
+    assert opened(given).words[Word.DRAIN] == 1
+    assert other.gate().off
+
+
+def test_a_gate_of_an_earlier_vllmd_is_opened(block: LiveBlock, tmp_path: Path) -> None:
+    """It was killed between the record and the opening: the launch is the server, and must not wait for its limit."""
+    path = prepared(block, tmp_path)
+    block.close_gate(100)
+    LiveBlock().take_over(path)
+    assert opened(path).words[Word.GATE] == 0

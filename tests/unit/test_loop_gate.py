@@ -1,6 +1,7 @@
 """A restart whose next server is prepared beside the serving one: its steps, and each way back from them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from vllmd.model.failure import Failure
 from vllmd.model.orders import Pause
 from vllmd.model.server import ServerState
 from vllmd.model.settings import Slo
+from vllmd.supervisor import as_it_is
 
 SLO = Slo((Target("itl_p99", "itl", 0.99, 0.05),), judge_window_s=60.0, min_requests=200)
 REFUSED = "ValueError: max_num_batched_tokens (1024) must be greater than or equal to max_num_seqs (2048)."
@@ -212,3 +214,14 @@ def test_what_comes_late_of_one_that_was_given_up_is_ignored() -> None:
     built.at_gate()
     built.misses_gate("too late")
     assert (built.state, built.server.stopping) == (ServerState.SERVING, False)
+
+
+def test_limits_that_were_changed_meanwhile_are_those_of_the_next_server() -> None:
+    """SIGHUP while it is prepared: its command is the one before, its targets are the new ones."""
+    built = slipping()
+    instance = built.loop.supervisor.instance
+    built.loop.configure(replace(instance, settings=settings(Slo())), (), as_it_is)
+    built.at_gate()
+    built.drained()
+    assert built.loop.supervisor.instance.settings.slo == Slo()
+    assert built.flags["max-num-batched-tokens"] == "1024"

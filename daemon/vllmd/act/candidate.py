@@ -45,9 +45,9 @@ class Candidate:
         self.live = LiveBlock()
         self.child: subprocess.Popen[bytes] | None = None
 
-    def prepare(self, launch: Launch, launcher: Launcher) -> None:
-        """Begin: Spawned and AtGate follow, or GateMissed, Exited or LaunchRefused."""
-        self._task = self._following(self._prepare(launch, launcher, self._task))
+    def prepare(self, launch: Launch, launcher: Launcher, serving: int | None) -> None:
+        """Begin beside the generation that is `serving`: AtGate follows, or GateMissed, Exited or LaunchRefused."""
+        self._task = self._following(self._prepare(launch, launcher, serving, self._task))
 
     def give_up(self) -> None:
         """End it, also one that an earlier vllmd left. Nothing is told."""
@@ -79,12 +79,14 @@ class Candidate:
 
     # Its life until it is handed over
 
-    async def _prepare(self, launch: Launch, launcher: Launcher, former: "asyncio.Task[None] | None") -> None:
+    async def _prepare(
+        self, launch: Launch, launcher: Launcher, serving: int | None, former: "asyncio.Task[None] | None"
+    ) -> None:
         if former is not None:
             await asyncio.wait({former})
         before = oom_kills()
         try:
-            self.child, leader = await self._spawn(launch, launcher)
+            self.child, leader = await self._spawn(launch, launcher, serving)
         except OSError as error:
             await self._clear()
             reason = f"{launch.argv[0]} cannot be started: {error.strerror}"
@@ -101,8 +103,10 @@ class Candidate:
         ended = Exited(launch.generation, code, asked=False, oom_kills=killed)
         self._tell(GateMissed(launch.generation, missed) if missed else ended)
 
-    async def _spawn(self, launch: Launch, launcher: Launcher) -> tuple["subprocess.Popen[bytes]", ProcessId]:
-        output = open_log(launcher.log_dir, launch.generation, launcher.keep_logs)
+    async def _spawn(
+        self, launch: Launch, launcher: Launcher, serving: int | None
+    ) -> tuple["subprocess.Popen[bytes]", ProcessId]:
+        output = open_log(launcher.log_dir, launch.generation, launcher.keep_logs, serving)
         try:
             environment = self.live.prepare(
                 launcher.environment, launch.flags, launcher.shim_folder, "", address=launcher.address, wanted=True

@@ -21,15 +21,19 @@ def evidence_path(folder: Path, generation: int) -> Path:
     return folder / f"evidence-{generation:04d}.txt"
 
 
-def open_log(folder: Path, generation: int, keep: int) -> int:
-    """Create a launch's log, readable by its owner only, drop all but the last `keep` logs, return a descriptor."""
+def open_log(folder: Path, generation: int, keep: int, spared: int | None = None) -> int:
+    """Create a launch's log, readable by its owner only, drop all but the last `keep` logs, return a descriptor.
+
+    That of the generation that serves is `spared`, which is known by it where its record is lost.
+    """
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     descriptor = os.open(
         log_path(folder, generation), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode=0o600
     )
     for number, old in _numbered(folder)[:-keep]:
-        old.unlink(missing_ok=True)
-        evidence_path(folder, number).unlink(missing_ok=True)
+        if number != spared:
+            old.unlink(missing_ok=True)
+            evidence_path(folder, number).unlink(missing_ok=True)
     return descriptor
 
 

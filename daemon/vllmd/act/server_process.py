@@ -140,7 +140,7 @@ class ServerProcess:
 
         From AtGate on it is launched by `launch`, when the server has ended.
         """
-        self._candidate.prepare(launch, self._launcher)
+        self._candidate.prepare(launch, self._launcher, self._generation)
 
     def give_up(self) -> None:
         """End the launch that is prepared beside the server; nothing follows."""
