@@ -19,8 +19,9 @@ _EXECUTOR = "distributed-executor-backend"
 _OF_THIS_HOST = frozenset({None, "mp", "uni"})  # vLLM's own choice on one host is one of the two
 # Beside what the server itself holds: for requests that come meanwhile, and for the candidate's last imports.
 _RESERVE_BYTES = 2**30
-# vLLM 0.32 came to its gate after 226 s beside ten tasks a core (two cores), of the 5 min of engine.park_timeout; alone
-# it takes 13 to 30. The share of time in which a task waits (/proc/pressure/cpu) is no measure: 98 % with six a core.
+# vLLM 0.32 came to its gate after 226 s while the load of two cores rose from 7 to 10 tasks a core (measured once), of
+# the 5 min of engine.park_timeout. The share of time in which a task waits (/proc/pressure/cpu) is no measure: it was
+# 98 % with six a core.
 _TASKS_A_CORE = 10.0
 
 

@@ -34,8 +34,8 @@ class Engine:
     drain_timeout_s: float = 60.0
     hold_timeout_s: float = 120.0  # of a planned restart, from when connections begin to wait
     gate: bool = True  # of a restart: the next server is prepared beside the serving one, up to its device
-    # For that. It took 42.8 s on an H200 (8B model), 13 to 30 s on two cores, and did not end within 325 s beside a
-    # server that kept both of them busy.
+    # For that. It took 42.8 s on an H200 (8B model), and on two cores 226 s beside other work, and did not end within
+    # 325 s beside a server that kept both of them busy.
     park_timeout_s: float = 300.0
     # With work to do and nothing moving. The longest honest silence seen is 3 s (an 8,000-token prefill on an H200).
     stall_timeout_s: float = 120.0
