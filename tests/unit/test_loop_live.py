@@ -15,6 +15,7 @@ from vllmd.model.live import Live
 from vllmd.model.orders import Pause
 from vllmd.model.server import Left, ServerState
 from vllmd.model.settings import Bounds, Budget, Guard, Mode, Modes
+from vllmd.model.tried import Good
 from vllmd.supervisor import as_it_is
 from vllmd_policies import BUILT_IN
 
@@ -368,6 +369,19 @@ def test_another_command_of_the_operators_ends_it() -> None:
     assert "another value" in changes(built)[-1].proposal.reason
 
 
+def test_another_vllm_begins_without_it() -> None:
+    """What was found for one installation says little about another; the policies find it again at no cost."""
+    built = mended()
+    instance = built.loop.supervisor.instance
+    upgraded = replace(instance, catalogue=replace(instance.catalogue, version="0.34.0"))
+    built.loop.configure(upgraded, BUILT_IN, as_it_is)
+    built.loop.restart()
+    built.drained()
+    next_server(built)
+    assert asked(built) is None
+    assert "vLLM are others" in changes(built)[-1].proposal.reason
+
+
 def test_what_is_forgotten_stays_in_force_and_is_not_of_the_next_daemons_launch() -> None:
     """As with flags that were moved by a restart."""
     built = mended()
@@ -387,6 +401,8 @@ def test_a_failure_that_the_value_may_have_caused_ends_it() -> None:
     next_server(built)
     assert asked(built) is None
     assert effects(built)[0] == "failed"
+    assert built.told[-1].live is not None
+    assert built.told[-1].live.orders == ()
     serve(built, share_slow=0.05, seconds=300)
     assert last_hold(built) is HoldReason.ALREADY_TRIED
 
@@ -399,6 +415,8 @@ def test_a_failure_of_the_launched_flags_does_not() -> None:
     assert changes(built)[-1].action is Action.RECOVER
     next_server(built)
     assert asked(built) == 1024
+    assert effects(built) == ["serving"]
+    assert [e.generation for _, e in built.ledger.entries if isinstance(e, Good)] == [1, 2]
     serve(built, share_slow=0.002, seconds=75)
     assert effects(built)[-1] == "better"
 
