@@ -162,7 +162,7 @@ class Knobs:
             self._ask()
 
     def hold(self, window_s: float) -> Hold | None:
-        """Return why no flag is tuned now: a window of readings must all be of one value, and that the launched one."""
+        """Return why no flag is tuned now: a window of readings must all be of one value, and not of the operator's."""
         self._follow()
         orders = [standing.order for standing in self._standing.values()]
         if orders:
@@ -232,8 +232,8 @@ class Knobs:
         for flag, reason in lost.items():
             order, flags = self._decided.orders[flag], self._supervisor.flags
             proposal = Proposal("knobs", Domain.ADMIN, Wish.NOTHING, f"{flag} {order.value}: {reason}", trigger="live")
-            self._decided.set(flag, None, order.by)
             self._journal.change(Change("", self._clock.now_s(), Action.LIVE, proposal, flags, flags))
+            self._decided.set(flag, None, order.by)
             self._ended_s = self._clock.monotonic_s()
 
     def _ask(self) -> None:
@@ -250,7 +250,7 @@ class Knobs:
         return None if value is None or (knob.launched is not None and value >= knob.launched) else value
 
     def _end(self, back: SetLive, reason: str) -> Change:
-        """Let an order stand no more, and ask for what was launched."""
+        """Let an order stand no more, and ask for what was decided, or launched."""
         standing = self._standing.pop(back.flag, None)
         self._ended_s = self._clock.monotonic_s()
         return self._carry_out(back, reason, standing.order.value if standing is not None else None)
