@@ -139,6 +139,11 @@ class FakeServer:
         """Say what the test says."""
         return f"{len(flags)} flags, and {self.plain}" if self.plain else None
 
+    @property
+    def parked(self) -> bool:
+        """Whether connections wait for the next launch."""
+        return self.waiting
+
     def release(self) -> Handover | None:
         """Let none wait; tell how it went where a restart was under way."""
         waiting, self.waiting = self.waiting, False

@@ -39,8 +39,12 @@ class Outcomes:
 
     def longest_gap_s(self, since_s: float) -> float:
         """Return the longest time without a token of any stream, from a moment on."""
+        return self.longest_outage(since_s)[0]
+
+    def longest_outage(self, since_s: float) -> tuple[float, float]:
+        """Return that, and when it began: with the last token before it (monotonic seconds)."""
         times = sorted(at_s for at_s in self.tokens_at_s if at_s >= since_s)
-        return max((after - before for before, after in pairwise(times)), default=0.0)
+        return max(((after - before, before) for before, after in pairwise(times)), default=(0.0, since_s))
 
 
 @contextmanager

@@ -147,7 +147,7 @@ class Loop:
             case Exited() | StartStalled() | Hung() | LaunchRefused() if draining:
                 self.supervisor.stopped()
             case Exited() | StartStalled() | Hung() | LaunchRefused():
-                self._on_failure(failure_of(event, self.supervisor.phase, self._diagnosed))
+                self._on_failure(self.supervisor.own_port(failure_of(event, self.supervisor.phase, self._diagnosed)))
             case _:
                 assert_never(event)
         self.tell()

@@ -80,6 +80,10 @@ class Server(Protocol):
     def plain_restart(self, flags: Flags) -> str | None:
         """Return why connections cannot wait through a restart of the server with these flags; None where they can."""
 
+    @property
+    def parked(self) -> bool:
+        """Whether connections wait for the next launch."""
+
     def release(self) -> Handover | None:
         """Let no connection wait any longer for a next launch; return how the restart went, None without one."""
 

@@ -11,7 +11,7 @@ from vllmd.decide.launch_failure import failure_of
 from vllmd.decide.situation import end_of
 from vllmd.decide.start_log import phase_reached, read_start
 from vllmd.model.decision import Effect, Verification
-from vllmd.model.failure import Failure
+from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.server import AtGate, Exited, GateMissed, LaunchEvent, LaunchRefused, ServerEvent, StartStalled
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import StartFacts
@@ -68,6 +68,9 @@ class Preparing:
             return diagnose(lines, end_of(ended, phase, flags, instance, snapshot), instance.masker)
 
         failure, now_s = failure_of(event, phase, diagnosed), self._clock.now_s()
+        if failure.kind is FailureClass.PORT_IN_USE:  # the server's own: no fault of the flags
+            self._supervisor.gate_missed("the next server cannot share the port")
+            return
         self._journal.failure(failure, now_s)
         self._past.failed(failure, flags, now_s)
         self._past.failure_log = candidate.launch.log_path

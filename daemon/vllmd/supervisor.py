@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from vllmd.decide.start_log import phase_reached, read_start
 from vllmd.model.decision import Change, Outcome
+from vllmd.model.failure import Failure, FailureClass
 from vllmd.model.flags import Flags
 from vllmd.model.handover import Handover
 from vllmd.model.instance import Instance
@@ -238,6 +239,17 @@ class Supervisor:
             candidate, self.candidate = self.candidate, None
             self._journal.no_gate(reason)
             self._drain(candidate.following, f"{candidate.message}; {reason}")
+
+    def own_port(self, failure: Failure) -> Failure:
+        """Return what a failure to bind the port is where we park it ourselves: the next server does not share it.
+
+        It is parked no longer then, and the start is worth another try.
+        """
+        if failure.kind is not FailureClass.PORT_IN_USE or not self._server.parked:
+            return failure
+        self._server.release()
+        text = "the server could not share the port that was parked for it; it is no longer parked"
+        return replace(failure, kind=FailureClass.INFRA_FAULT, cause="port-parked", summary=text)
 
     def candidate_failed(self, failure: str) -> None:
         """Serve on: the launch beside this server ended by itself. Its outcome is told."""

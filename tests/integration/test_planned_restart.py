@@ -81,6 +81,20 @@ def test_a_plain_restart_loses_requests_and_says_why_it_is_plain(tmp_path: Path)
         assert (told["kind"], told["connections_held"]) == ("plain", None)
 
 
+def test_a_next_server_without_the_shim_finds_its_port_free(tmp_path: Path) -> None:
+    """It could not share it: the port is not parked for it."""
+    argv = serve(free_port())
+    with own_network(), running(tmp_path, argv, SETTINGS, ENVIRON) as daemon:
+        daemon.wait_serving(1, LIMIT_S)
+        daemon.configure(argv, {"engine": {**SETTINGS["engine"], "shim": False}})
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait(lambda _: "configuration taken" in daemon.log(), "the reload", LIMIT_S)
+        assert daemon.ask("restart").returncode == 0
+        instance = daemon.wait_serving(2, LIMIT_S)
+        assert instance["launches"] == {"first": 1, "admin": 1}
+        assert "engine.shim" in told_of(instance)["plain"]
+
+
 def ask_in(pool: ThreadPoolExecutor, url: str, tokens: int = 4) -> "Future[httpx.Response]":
     """Send one completion from another thread."""
     body = {"model": NAME, "prompt": "one", "max_tokens": tokens, "ignore_eos": True}

@@ -16,6 +16,7 @@ from vllmd.supervisor import as_it_is
 
 SLO = Slo((Target("itl_p99", "itl", 0.99, 0.05),), judge_window_s=60.0, min_requests=200)
 REFUSED = "ValueError: max_num_batched_tokens (1024) must be greater than or equal to max_num_seqs (2048)."
+PORT_TAKEN = "OSError: [Errno 98] Address already in use"
 NO_MEMORY = "(EngineCore pid=7) ERROR 11-29 17:00:00 [core.py:1] ValueError: No available memory for the cache blocks."
 
 
@@ -114,6 +115,28 @@ def test_one_that_misses_its_gate_is_started_when_the_server_has_ended() -> None
     assert (built.server.living.generation, built.flags["max-num-batched-tokens"]) == (3, "1024")
     built.ready()
     assert built.told[-1].decisions[-1].outcome is not None
+
+
+def test_one_that_cannot_share_the_port_is_started_when_the_server_has_ended() -> None:
+    """No fault of its flags: the change goes on without the gate."""
+    built = slipping()
+    built.dies_beside(1, PORT_TAKEN)
+    assert (built.state, built.server.waiting) == (ServerState.DRAINING, True)
+    assert "cannot share the port" in built.told[-1].message
+    assert of_kind(built, Failure) == []
+
+
+def test_one_that_cannot_share_the_parked_port_gets_it_and_is_started_again() -> None:
+    """The port is parked no longer, and nobody is asked to free it."""
+    built = ordered()
+    built.at_gate()
+    built.drained()
+    assert built.server.parked
+    built.dies(1, PORT_TAKEN)
+    assert not built.server.parked
+    assert built.state in {ServerState.BACKOFF, ServerState.STARTING}
+    built.tick(after_s=60.0)
+    assert (built.state, len(built.server.launches)) == (ServerState.STARTING, 3)
 
 
 def test_without_a_gate_the_server_is_drained_at_once_and_that_is_told() -> None:

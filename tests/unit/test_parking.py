@@ -24,6 +24,7 @@ def test_a_port_can_be_parked_where_all_is_there() -> None:
         ({"migrates": False}, "tcp_migrate_req is 0"),
         ({"counted": False, "shared": False}, "does not count"),
         ({"shared": False}, "SO_REUSEPORT"),
+        ({"followed": False}, "engine.shim"),
     ],
 )
 def test_what_is_not_there_is_the_reason(lacks: dict[str, Any], word: str) -> None:

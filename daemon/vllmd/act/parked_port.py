@@ -29,13 +29,17 @@ _QUEUED_AT = 24  # is the length of its queue (tcp_get_info in net/ipv4/tcp.c)
 
 @dataclass(frozen=True, slots=True)
 class PortFacts:
-    """What decides whether a server's port can be parked. `migrates` None: the kernel has no such setting."""
+    """What decides whether a server's port can be parked. `migrates` None: the kernel has no such setting.
+
+    `followed`: whether the next server will share the port, too.
+    """
 
     api_servers: float
     unix_socket: bool
     counted: bool  # whether the shim counts the requests
     shared: bool  # whether the server's listener lets another one come to its address
     migrates: bool | None
+    followed: bool = True
 
 
 def parking_refused(facts: PortFacts) -> str | None:
@@ -48,6 +52,8 @@ def parking_refused(facts: PortFacts) -> str | None:
         return "this kernel has no net.ipv4.tcp_migrate_req (Linux 5.14 and later have it)"
     if not facts.migrates:
         return "net.ipv4.tcp_migrate_req is 0: connections that wait would be reset (systemd/sysctl.d sets it to 1)"
+    if not facts.followed:
+        return "the next server comes without vllmd_shim (engine.shim), which would let it share the port"
     if not facts.counted:
         return "vllmd_shim does not count the server's requests"
     if not facts.shared:

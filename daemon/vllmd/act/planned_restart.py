@@ -13,6 +13,7 @@ one after it gets what waits.
 """
 
 import asyncio
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -68,9 +69,10 @@ class Limits:
 class PlannedRestart:
     """The port of one server through its planned restarts."""
 
-    def __init__(self, live: LiveBlock, clock: Clock) -> None:
+    def __init__(self, live: LiveBlock, clock: Clock, followed: Callable[[], bool] = lambda: True) -> None:
         self._live = live
         self._clock = clock
+        self._followed = followed  # whether the next server will share the port
         self._parked: ParkedPort | None = None
         self._parked_s = 0.0
         self._port = 0
@@ -85,6 +87,11 @@ class PlannedRestart:
     def parked(self) -> bool:
         """Whether new connections wait for the next server."""
         return self._parked is not None
+
+    @property
+    def turns_away(self) -> bool:
+        """Whether what waits is being told that no server comes: the port is not free before that is over."""
+        return self._closing_s is not None
 
     def other_listeners(self, port: int) -> tuple[int, ...]:
         """Return the inodes of the sockets that listen on a port, but for the parked one."""
@@ -140,6 +147,7 @@ class PlannedRestart:
                 counted=traffic is not None,
                 shared=traffic is not None and traffic.shared_port,
                 migrates=connections_migrate(),
+                followed=self._followed(),
             )
         )
 

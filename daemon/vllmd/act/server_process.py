@@ -88,7 +88,7 @@ class ServerProcess:
         self._candidate = Candidate(Session(launcher.candidate_path, beside, clock), clock, self._events.put_nowait)
         self.live = LiveBlock()
         self._following = False  # whether another launch is to follow the stop
-        self._planned = PlannedRestart(self.live, clock)
+        self._planned = PlannedRestart(self.live, clock, lambda: self._launcher.shim)
 
     async def events(self) -> ServerEvent:
         """Wait for the next event; a bug in a launch's task is raised here."""
@@ -178,6 +178,11 @@ class ServerProcess:
     def plain_restart(self, flags: Flags) -> str | None:
         """Return why connections cannot wait through a restart of the server with these flags; None where they can."""
         return self._planned.plain(flags)
+
+    @property
+    def parked(self) -> bool:
+        """Whether connections wait for the next launch."""
+        return self._planned.parked
 
     def release(self) -> Handover | None:
         """Let no connection wait any longer for a next launch; return how the restart went, None without one."""

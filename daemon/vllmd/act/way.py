@@ -56,6 +56,8 @@ class Way:
         return True
 
     def _port_is_free(self) -> bool:
+        if self.planned.turns_away:
+            return False
         if self.planned.parked or self.bound:
             return not self.planned.other_listeners(self.launcher.port)
         return is_free(self.launcher.host, self.launcher.port)
