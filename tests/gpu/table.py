@@ -1,4 +1,4 @@
-"""Make RESULTS.md of what the runs wrote: `python -m gpu.table results.json faults.json live.json > …/RESULTS.md`."""
+"""Make RESULTS.md of what the runs wrote: `python -m gpu.table results.json faults.json live.json restarts.json`."""
 
 import json
 import sys
@@ -108,11 +108,45 @@ def live_document(rows: list[dict[str, Any]]) -> str:
     return f"{_LIVE}{table}\n\nSHA-256 of the server's raw log: `{rows[-1]['log_sha256']}`"
 
 
+_RESTARTS = """# Restarts on a real GPU
+
+The same GPU and vLLM, the 8B shape with compiled graphs, asynchronous scheduling, one process after the other; five
+requests a second whose tokens are timed (half of them streams, half on connections that are kept), and four clients
+that each send one request of 1,500 tokens in and 120 out after the other. The outage is the longest time without a
+token of any stream; a plain start is a planned restart without the gate. The first gated restart also made the kernels
+that the later ones found in their cache. Made by `python -m gpu.restarts OUT MODELS` on the GPU host and `python -m
+gpu.table OUT/restarts.json`.
+
+| restart | outage | connections that waited | longest wait | failed of requests |
+|---|---|---|---|---|
+"""
+
+
+def restart_row(told: dict[str, Any]) -> str:
+    """Return one line of the table of restarts."""
+    cells = (
+        told["kind"],
+        f"{told['outage_s']:.1f} s",
+        str(told["told"]["connections_held"]),
+        f"{told['told']['longest_wait_seconds']:.1f} s",
+        f"{told['errors']} of {told['requests']}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def restarts_document(rows: list[dict[str, Any]]) -> str:
+    """Return the part about restarts: the table, and where the seconds of each outage went, by the server's log."""
+    table = "\n".join(restart_row(told) for told in rows)
+    spent = "\n".join(f"- {told['kind']}: {'; '.join(told['in_it'])}" for told in rows)
+    return f"{_RESTARTS}{table}\n\nThe seconds of each outage, up to the line of the next server's log:\n\n{spent}"
+
+
 def main(names: list[str]) -> None:
     """Print what the files hold."""
     found = [row for name in names for row in json.loads(Path(name).read_text())]
-    failures, faults, live = ([r for r in found if key in r] for key in ("scenario", "fault", "budget"))
-    parts = ((failures, document), (faults, faults_document), (live, live_document))
+    of = {key: [row for row in found if key in row] for key in ("scenario", "fault", "budget", "outage_s")}
+    makers = (document, faults_document, live_document, restarts_document)
+    parts = tuple(zip(of.values(), makers, strict=True))
     print("\n\n".join(make(rows) for rows, make in parts if rows))  # noqa: T201 - its purpose
 
 

@@ -54,7 +54,7 @@ def drained_after(server: socket.socket, open_for_s: float | None) -> float:
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert connections(port, 0) == 1
             restart = PlannedRestart(cast("LiveBlock", Idle()), SystemClock())
-            assert restart.park(HOST, port, Flags(()), LIMITS)
+            assert restart.park(HOST, port, Flags(()), LIMITS, gated=False)
             if open_for_s is not None:
                 asyncio.get_running_loop().call_later(open_for_s, taken.close)
             began_s = time.monotonic()

@@ -67,6 +67,8 @@ def test_two_gated_restarts_lose_no_request(tmp_path: Path) -> None:
             goes_on(daemon, seen)
         assert daemon.log().count("the next server waits at its gate") == 2
         assert on_record(tmp_path, CANDIDATE_NAME) is None
+        told = daemon.wait_serving(3, LIMIT_S)["decisions"][-1]["outcome"]["restart"]
+        assert (told["kind"], told["requests_cut"], told["requests_refused"]) == ("gated", 0, 0)
 
 
 def test_the_workers_of_tensor_parallelism_all_wait(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ def test_the_longest_wait_is_that_of_the_first_in_the_queue() -> None:
 
 def test_what_was_refused_had_waited_too() -> None:
     """Those that got 503 are among those that were held."""
-    tally = Tally()
+    tally = Tally(gated=True)
     tally.look(4, 0.0)
-    tally.refused, tally.cut, tally.gated = 4, 1, True
+    tally.refused, tally.cut = 4, 1
     handover = tally.end(2, 30.0)
     assert (handover.held, handover.refused, handover.cut, handover.longest_wait_s) == (6, 4, 1, 30.0)
     assert handover.kind is RestartKind.GATED

@@ -65,6 +65,11 @@ class Candidate:
         if self._task is not None:
             await asyncio.wait({self._task})
 
+    @property
+    def at_gate(self) -> bool:
+        """Whether one waits at its gate."""
+        return self._at_gate is not None
+
     def waits(self, launch: Launch) -> bool:
         """Return whether this launch waits at the gate."""
         return self._at_gate == launch.generation

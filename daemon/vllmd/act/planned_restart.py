@@ -115,8 +115,11 @@ class PlannedRestart:
             if done:
                 break
 
-    def park(self, host: str, port: int, flags: Flags, limits: Limits) -> bool:
-        """Let new connections wait; return whether they do. Where they cannot, the restart is a plain one."""
+    def park(self, host: str, port: int, flags: Flags, limits: Limits, *, gated: bool) -> bool:
+        """Let new connections wait; return whether they do. Where they cannot, the restart is a plain one.
+
+        `gated`: the next server waits at its gate.
+        """
         if self._parked is not None and self._tally is not None:
             self._close(self._parked, self._tally)  # of a restart whose last answers are still under way
         parked, refused = None, self.plain(flags)
@@ -132,7 +135,7 @@ class PlannedRestart:
         if (longest := longest_queue()) < BACKLOG:
             log.warning("few connections can wait: net.core.somaxconn is low", connections=longest)
         self._parked, self._parked_s = parked, self._clock.monotonic_s()
-        self.step, self._tally, self._closing_s = Step.DRAINING, Tally(), None
+        self.step, self._tally, self._closing_s = Step.DRAINING, Tally(gated=gated), None
         self._port, self._tls = port, "ssl-certfile" in flags
         self._watching = asyncio.ensure_future(self._watch(parked, limits.hold_s))
         return True

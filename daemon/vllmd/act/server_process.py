@@ -72,22 +72,18 @@ class ServerProcess:
         self._launcher = launcher
         self._clock = clock
         self._gpu = gpu
-        self._healthy = healthy
-        self._may_end = may_end
+        self._healthy, self._may_end = healthy, may_end
         self._events: asyncio.Queue[ServerEvent | BaseException] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._stopping = asyncio.Event()
-        self._hurried = asyncio.Event()
-        self._hanging = asyncio.Event()
+        self._stopping, self._hurried, self._hanging = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._generation: int | None = None
-        self._served = False  # under an earlier vllmd
+        self._served = self._following = False  # under an earlier vllmd; whether another launch is to follow the stop
         self._hung: Hung | None = None  # told when the launch has been ended for it
         server, beside = left_records(launcher.record_path, launcher.candidate_path, launcher.log_dir)
         self.session = Session(launcher.record_path, server, clock)
         self._candidate = Candidate(Session(launcher.candidate_path, beside, clock), clock, self._events.put_nowait)
         self.live = LiveBlock()
-        self._following = False  # whether another launch is to follow the stop
         self._planned = PlannedRestart(self.live, clock, lambda: self._launcher.shim)
 
     async def events(self) -> ServerEvent:
@@ -367,7 +363,8 @@ class ServerProcess:
         launcher, limits = self._launcher, self._launcher.restart_limits
         hurried = asyncio.ensure_future(self._hurried.wait())
         await self._planned.announce(launch.flags, limits, {ended, hurried})
-        if self._following and self._planned.park(launcher.host, launcher.port, launch.flags, limits):
+        gated = self._candidate.at_gate
+        if self._following and self._planned.park(launcher.host, launcher.port, launch.flags, limits, gated=gated):
             await self._planned.drain(limits, {ended, hurried})
         hurried.cancel()
 

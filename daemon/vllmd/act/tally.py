@@ -6,16 +6,18 @@ from vllmd.model.handover import Handover
 class Tally:
     """Counts from the moment that a restart begins; `plain` says why connections cannot wait, empty where they can.
 
+    `gated`: the next server was started beside the old one.
+
     The kernel's queue is first come, first out, and says only how long it is: the first one in it has waited since the
     queue was last seen empty, or for less.
     """
 
-    def __init__(self, plain: str = "") -> None:
+    def __init__(self, plain: str = "", *, gated: bool = False) -> None:
         self._plain = plain
         self._most = 0
         self._since_s: float | None = None  # the queue is not empty
         self._longest_s = 0.0
-        self.gated = False  # whether the next server was started beside the old one
+        self._gated = gated
         self.refused = 0
         self.cut: int | None = None
 
@@ -40,7 +42,7 @@ class Tally:
             return Handover(plain=self._plain, cut=self.cut)
         self.look(waiting, now_s)
         return Handover(
-            gated=self.gated,
+            gated=self._gated,
             held=waiting + self.refused,
             most_held=self._most,
             longest_wait_s=round(self._longest_s, 2),
