@@ -206,3 +206,8 @@ def test_workers_elsewhere_are_not_seen(backend: str | None, seen: bool) -> None
     """Ray's live in another session, maybe on another host: that its own processes stand still says nothing."""
     flags = Flags() if backend is None else Flags((("distributed-executor-backend", backend),))
     assert is_seen(flags) is seen
+
+
+def test_a_server_that_may_fetch_adapters_is_not_judged_by_its_heartbeat() -> None:
+    """A worker that waits for a hub stands still, and comes to its end."""
+    assert not is_seen(Flags((("enable-lora", True),)))

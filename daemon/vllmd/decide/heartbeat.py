@@ -111,5 +111,9 @@ def told(pulse: Pulse) -> str:
 
 
 def is_seen(flags: Flags) -> bool:
-    """Whether all that computes for an engine with these flags is among its server's own processes (not under Ray)."""
-    return flags.get(_EXECUTOR, "mp") in _OWN_EXECUTORS
+    """Whether all that an engine with these flags waits for shows in its server's own processes.
+
+    Under Ray the workers are none of them, and an adapter that a worker fetches from a hub between two steps
+    (lora/utils.py, get_adapter_absolute_path) shows as no work of anybody's.
+    """
+    return flags.get(_EXECUTOR, "mp") in _OWN_EXECUTORS and "enable-lora" not in flags
