@@ -241,11 +241,12 @@ class Supervisor:
             self._drain(candidate.following, f"{candidate.message}; {reason}")
 
     def own_port(self, failure: Failure) -> Failure:
-        """Return what a failure to bind the port is where we park it ourselves: the next server does not share it.
+        """Return what a server's failure to bind the port is where we park it ourselves: it does not share it.
 
-        It is parked no longer then, and the start is worth another try.
+        It is parked no longer then, and the start is worth another try. One that was not begun has no log: its port is
+        taken by somebody else.
         """
-        if failure.kind is not FailureClass.PORT_IN_USE or not self._server.parked:
+        if failure.kind is not FailureClass.PORT_IN_USE or failure.evidence is None or not self._server.parked:
             return failure
         self._server.release()
         text = "the server could not share the port that was parked for it; it is no longer parked"
