@@ -10,9 +10,18 @@ from vllmd.decide.diagnose import diagnose
 from vllmd.decide.launch_failure import failure_of
 from vllmd.decide.situation import end_of
 from vllmd.decide.start_log import phase_reached, read_start
-from vllmd.model.decision import Effect, Verification
-from vllmd.model.failure import Failure, FailureClass
-from vllmd.model.server import AtGate, Exited, GateMissed, LaunchEvent, LaunchRefused, ServerEvent, StartStalled
+from vllmd.model.decision import Action, Effect, Verification
+from vllmd.model.failure import OF_FLAGS, Failure, FailureClass
+from vllmd.model.server import (
+    AtGate,
+    Exited,
+    GateMissed,
+    LaunchEvent,
+    LaunchRefused,
+    ServerEvent,
+    ServerState,
+    StartStalled,
+)
 from vllmd.model.snapshot import Snapshot
 from vllmd.model.status import StartFacts
 from vllmd.past import Past
@@ -20,6 +29,9 @@ from vllmd.ports import Clock
 from vllmd.report.journal import Journal
 from vllmd.supervisor import Beside, Supervisor
 from vllmd.trials import Trials
+
+# Failures that a launch may have because another server is there: the host's memory, and the port.
+_OF_TWO = frozenset({FailureClass.HOST_OOM, FailureClass.PORT_IN_USE})
 
 
 class Preparing:
@@ -55,7 +67,9 @@ class Preparing:
         return None
 
     def give_up(self, why: str) -> None:
-        """End it, if there is one: its change is not carried out."""
+        """End it, if there is one that the server does not make room for yet: its change is not carried out."""
+        if self._supervisor.life.state is ServerState.DRAINING:
+            return
         candidate = self._supervisor.give_up()
         if candidate is not None:
             self._called_off(candidate, Effect.UNKNOWN, f"not carried out: {why}")
@@ -68,17 +82,20 @@ class Preparing:
             return diagnose(lines, end_of(ended, phase, flags, instance, snapshot), instance.masker)
 
         failure, now_s = failure_of(event, phase, diagnosed), self._clock.now_s()
-        if failure.kind is FailureClass.PORT_IN_USE:  # the server's own: no fault of the flags
-            self._supervisor.gate_missed("the next server cannot share the port")
+        change = candidate.following.change
+        back = change is not None and change.action is Action.ROLLBACK
+        if failure.kind in _OF_TWO or (back and failure.kind not in OF_FLAGS):  # else what does harm would stay
+            self._supervisor.gate_missed(f"the next server failed beside this one: {failure.summary}")
             return
         self._journal.failure(failure, now_s)
         self._past.failed(failure, flags, now_s)
         self._past.failure_log = candidate.launch.log_path
         self._supervisor.candidate_failed(failure.summary)
-        self._called_off(candidate, Effect.FAILED, failure.summary)
+        blames_flags = failure.kind in OF_FLAGS or failure.kind is FailureClass.NONE
+        self._called_off(candidate, Effect.FAILED, failure.summary, blames_flags=blames_flags)
 
-    def _called_off(self, candidate: Beside, effect: Effect, why: str) -> None:
+    def _called_off(self, candidate: Beside, effect: Effect, why: str, *, blames_flags: bool = False) -> None:
         change = candidate.following.change
         if change is not None:
             self._journal.verification(Verification(change.id, self._clock.now_s(), effect, why))
-            self._trials.called_off(change, failed=effect is Effect.FAILED)
+            self._trials.called_off(change, failed=blames_flags)

@@ -48,7 +48,7 @@ class Stall:
     def suspects(self) -> bool:
         """Whether it is to be asked whether somebody paused the server: it was, or it has been silent for long."""
         still_s = max(self._silence.silent_s, self._deafness.deaf_s)
-        beat_limit_s = heartbeat.limit_s(self._pulse, self._stall_timeout_s)
+        beat_limit_s = heartbeat.limit_s(self._pulse, self._stall_timeout_s, stopped=True)
         missed = self._pulse.silent_s > _SUSPECT_BEAT_PART * beat_limit_s
         return self._silence.paused or missed or still_s > _SUSPECT_PART * self._limit_s
 

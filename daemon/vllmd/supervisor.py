@@ -160,7 +160,9 @@ class Supervisor:
         message = f"taking over generation {launch.generation}"
         self.life = self.life.moved(ServerState.STARTING, self._clock.now_s(), message, launch)
         record = self._journal.unfinished(launch.flags)
-        change = record.change if record is not None and record.outcome is None else None
+        # One that was decided after the launch was to restart it, and did not.
+        ours = record is not None and record.outcome is None and record.change.at_s <= launch.started_at_s
+        change = record.change if record is not None and ours else None
         self._current, self._coming = Next(launch.flags, ADOPTED, change), None
         self.facts = StartFacts()
         self.start.begin(launch, seen=False)
@@ -248,7 +250,8 @@ class Supervisor:
         """
         if failure.kind is not FailureClass.PORT_IN_USE or failure.evidence is None or not self._server.parked:
             return failure
-        self._server.release()
+        if (handover := self._server.release()) is not None:
+            self._journal.handover(handover, self._clock.now_s())
         text = "the server could not share the port that was parked for it; it is no longer parked"
         return replace(failure, kind=FailureClass.INFRA_FAULT, cause="port-parked", summary=text)
 

@@ -91,7 +91,7 @@ class Trials:
             self._trial = replace(self._trial, serving_since_s=_NEVER_S)
 
     def called_off(self, change: Change, *, failed: bool) -> None:
-        """Take note that a change was not carried out: its launch `failed` beside the server, or was given up.
+        """Take note that a change was not carried out: its flags `failed` beside the server, or it was given up.
 
         The soak of another one, which was to be restarted, begins now.
         """
@@ -99,7 +99,7 @@ class Trials:
             self._trial = replace(self._trial, serving_since_s=self._clock.now_s())
             return
         self._trial = None
-        if failed and change.proposal.domain is Domain.LATENCY:
+        if failed and change.action is Action.RESTART and change.proposal.domain is Domain.LATENCY:
             self._past.harmful.update(change.proposal.changes.items())
 
     def clock_was_set(self, by_s: float) -> None:

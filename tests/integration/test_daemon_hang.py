@@ -164,16 +164,15 @@ def test_every_hang_under_load_is_found_in_time(tmp_path: Path, fault: str, time
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", ["engine", "worker", "deadlock"])
+@pytest.mark.parametrize("fault", ["engine", "worker"])
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_heartbeat_shows_every_hang_long_before_the_page_could(tmp_path: Path, fault: str, times: int) -> None:
+def test_a_heartbeat_shows_a_stopped_process_long_before_the_page_could(tmp_path: Path, fault: str, times: int) -> None:
     """With limits as by default: 5 s, a look and a reading, of 120; the message says which of the two it was."""
     port = free_port()
     settings = {"budget": {"crash_breaker": "100 in 15m"}}
-    world = host(fault="hang", fault_after_requests=2) if fault == "deadlock" else host()
     found_s: list[float] = []
     argv = serve(port, *(("--tensor-parallel-size", "2") if fault == "worker" else ()))
-    with running(tmp_path, argv, settings, world) as daemon, ThreadPoolExecutor(2) as pool:
+    with running(tmp_path, argv, settings, host()) as daemon, ThreadPoolExecutor(2) as pool:
         for number in range(1, times + 1):
             daemon.wait_serving(2 * number - 1, LIMIT_S)
             strike(daemon, fault, port, pool)

@@ -42,8 +42,14 @@ class SteppingEngine:
     busy: float = 1.0  # of a core
     cpu_s: float = 0.0
     disk: bool = False
+    stopped: bool = False  # by a signal
     compiler: bool = False
     rested: bool = True  # no request ran throughout
+
+    @property
+    def activity(self) -> Activity:
+        """What its processes do, as a reading shows it."""
+        return Activity(self.cpu_s, stopped=self.stopped, disk=self.disk)
 
     def live(self, now_s: float, seconds: float, running: float) -> None:
         """Make the steps of this time, if any."""
@@ -245,7 +251,7 @@ class Day:
             monotonic_s=clock.monotonic_s(),
             paused=self.paused or None if stall.suspects else None,
             compiling=self.engine.compiler if stall.suspects and self.beats else None,
-            activity=Activity(self.engine.cpu_s, disk=self.engine.disk) if stall.suspects and self.beats else None,
+            activity=self.engine.activity if stall.suspects and self.beats else None,
             beat=self.engine.beat(self.running) if self.beats else None,
         )
         if stall.look(snapshot, hands_off=False, paused=False):
@@ -265,7 +271,7 @@ def test_a_day_of_honest_extremes_brings_no_alarm_and_a_hang_after_it_is_found(
     assert (day.answered > 0) == (canary_s is not None)
     day.running, day.awake, day.missed = 4.0, 1.0, 0.0
     day.moves()
-    day.engine.lasts_s, day.engine.busy = None, 0.0
+    day.engine.lasts_s, day.engine.busy, day.engine.stopped = None, 0.0, True
     limit_s = max(STALL_S, 3 * (day.longest_s + BETWEEN_S))
     if beats:
         limit_s = min(STALL_S, max(5.0, 5 * day.engine.longest_s))

@@ -10,7 +10,7 @@ from house import House, house, settings
 from vllmd.model.decision import Change, Effect, Outcome, Target, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.orders import Pause
-from vllmd.model.server import ServerState
+from vllmd.model.server import Left, ServerState
 from vllmd.model.settings import Slo
 from vllmd.supervisor import as_it_is
 
@@ -39,6 +39,7 @@ def ordered() -> House:
     built = house(settings(Slo()))
     built.server.gateless = None
     built.loop.begin()
+    built.clock.at_s += 30
     built.ready()
     built.loop.restart()
     return built
@@ -122,7 +123,7 @@ def test_one_that_cannot_share_the_port_is_started_when_the_server_has_ended() -
     built = slipping()
     built.dies_beside(1, PORT_TAKEN)
     assert (built.state, built.server.waiting) == (ServerState.DRAINING, True)
-    assert "cannot share the port" in built.told[-1].message
+    assert "failed beside this one" in built.told[-1].message
     assert of_kind(built, Failure) == []
 
 
@@ -186,6 +187,48 @@ def test_a_pause_gives_it_up() -> None:
     assert built.told[-1].message == "serving"
     assert last_effect(built).effect is Effect.UNKNOWN
     assert "paused by root" in last_effect(built).message
+
+
+def test_a_pause_lets_a_server_that_makes_room_go_on() -> None:
+    """The drain runs, and so does the change: it is verified as any other."""
+    built = slipping()
+    built.at_gate()
+    prepared = built.server.prepared
+    built.loop.pause(Pause(built.clock.now_s(), None, "root"))
+    assert [e for e in of_kind(built, Verification) if e] == []
+    built.drained()
+    assert built.server.living == prepared
+    built.ready()
+    assert built.flags["max-num-batched-tokens"] == "1024"
+
+
+def test_a_way_back_that_fails_beside_the_server_is_gone_without_the_gate() -> None:
+    """What did harm must not stay because two servers were too many; the value before it is not to blame."""
+    built = slipping()
+    built.at_gate()
+    built.drained()
+    built.ready()
+    traffic = Traffic(built.clock, share_slow=0.5)
+    while built.server.prepared is None:
+        built.tick(traffic.read(0))
+        assert built.clock.at_s < 1_001_000, "nothing was taken back"
+    assert built.server.prepared.flags["max-num-batched-tokens"] == "2048"
+    built.dies_beside(-9, "Killed")
+    assert built.state == ServerState.DRAINING
+    built.drained()
+    assert built.flags["max-num-batched-tokens"] == "2048"
+
+
+def test_a_restart_that_was_not_made_is_not_told_as_made() -> None:
+    """Vllmd died while the next server was prepared: the one that it takes over is the one of before."""
+    built = ordered()
+    assert built.server.prepared is not None
+    after = house(settings(Slo()), ledger=built.ledger)
+    assert built.server.living is not None
+    after.server.left_behind = Left(built.server.living.generation)
+    after.loop.begin()
+    after.ready()
+    assert of_kind(after, Outcome) == []
 
 
 def test_another_order_takes_its_place() -> None:

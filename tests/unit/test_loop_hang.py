@@ -16,7 +16,7 @@ STUCK = Metrics(
     {"prompt_tokens": 900.0, "generation_tokens": 40.0, "steps": 40.0},
 )
 BEAT = Heartbeat(steps=40, step_s=1.0, longest_s=0.3, running=4, waiting=1, tokens=4, own_s=0.0, pid=7)
-STILL = Activity(50.0)
+STILL = Activity(50.0, stopped=True)
 
 
 def begun() -> House:

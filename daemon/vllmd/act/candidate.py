@@ -19,6 +19,7 @@ import structlog
 
 from vllmd.act.beside import local_ranks
 from vllmd.act.ending import ended_process
+from vllmd.act.environment import launch_environment
 from vllmd.act.launch_logs import open_log
 from vllmd.act.launcher import Launcher
 from vllmd.act.live_block import LiveBlock, remove_block
@@ -71,8 +72,8 @@ class Candidate:
         return self._at_gate is not None
 
     def waits(self, launch: Launch) -> bool:
-        """Return whether this launch waits at the gate."""
-        return self._at_gate == launch.generation
+        """Return whether this launch waits at the gate, still: a worker goes on when it has waited for too long."""
+        return self._at_gate == launch.generation and not self.live.gate().passed and self.session.living() != ()
 
     def hand_over(self, session: Session, live: LiveBlock) -> "subprocess.Popen[bytes] | None":
         """Let the launch that waits be the server's: on record first, then its gate opens. Return its process."""
@@ -114,7 +115,12 @@ class Candidate:
         output = open_log(launcher.log_dir, launch.generation, launcher.keep_logs, serving)
         try:
             environment = self.live.prepare(
-                launcher.environment, launch.flags, launcher.shim_folder, "", address=launcher.address, wanted=True
+                launch_environment(launcher.environment, launch.flags, launch.baseline),
+                launch.flags,
+                launcher.shim_folder,
+                "",
+                address=launcher.address,
+                wanted=True,
             )
             self.live.close_gate(launcher.gate_s)
             record = partial(self.session.begin, launch.generation, launch.argv, self.live.path)

@@ -11,8 +11,8 @@ CANDIDATE_NAME = "candidate.json"
 LOG_FOLDER = "logs"
 SHIM_FOLDER = Path("shim", "plugin")
 
-# From when the last worker is at the gate to when it opens, beyond the drain: the old server's end (25 s at most), and
-# the GPU memory of dead processes (60 s).
+# From when the last worker is at the gate to when it opens, beyond announcing and the drain: the old server's end (25 s
+# at most), and the GPU memory of dead processes (60 s).
 _TO_THE_OPENING_S = 120.0
 _KEEP_ALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE (vllm/envs.py)
 
@@ -48,7 +48,8 @@ class Launcher:
     @property
     def gate_s(self) -> float:
         """How long a worker waits at the gate at most: vllmd may die meanwhile."""
-        return self.park_timeout_s + self.drain_timeout_s + _TO_THE_OPENING_S
+        limits = self.restart_limits
+        return self.park_timeout_s + limits.announce_s + limits.drain_s + _TO_THE_OPENING_S
 
     @property
     def shim_folder(self) -> Path:

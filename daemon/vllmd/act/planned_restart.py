@@ -65,6 +65,11 @@ class Limits:
     hold_s: float
     keep_alive_s: float
 
+    @property
+    def announce_s(self) -> float:
+        """How long the server is given to end connections that are kept: no longer than for its requests."""
+        return min(self.keep_alive_s, self.drain_s)
+
 
 class PlannedRestart:
     """The port of one server through its planned restarts."""
@@ -106,7 +111,7 @@ class PlannedRestart:
         if self.plain(flags) is not None:
             return
         self._live.drain(on=True)
-        deadline = self._clock.monotonic_s() + limits.keep_alive_s
+        deadline = self._clock.monotonic_s() + limits.announce_s
         while (now_s := self._clock.monotonic_s()) < deadline:
             traffic = self._live.traffic()
             if traffic is None or now_s - traffic.kept_s >= limits.keep_alive_s:

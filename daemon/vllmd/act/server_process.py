@@ -84,7 +84,7 @@ class ServerProcess:
         self.session = Session(launcher.record_path, server, clock)
         self._candidate = Candidate(Session(launcher.candidate_path, beside, clock), clock, self._events.put_nowait)
         self.live = LiveBlock()
-        self._planned = PlannedRestart(self.live, clock, lambda: self._launcher.shim)
+        self._planned = PlannedRestart(self.live, clock, self._followed)
 
     async def events(self) -> ServerEvent:
         """Wait for the next event; a bug in a launch's task is raised here."""
@@ -170,6 +170,10 @@ class ServerProcess:
         """
         self._following = True
         self._stopping.set()
+
+    def _followed(self) -> bool:
+        """Whether the next server shares the port: by the shim, which one that waits at its gate has."""
+        return self._launcher.shim or self._candidate.at_gate
 
     def plain_restart(self, flags: Flags) -> str | None:
         """Return why connections cannot wait through a restart of the server with these flags; None where they can."""
@@ -376,7 +380,8 @@ class ServerProcess:
         self.session.ending()
         if self.session.record is not None and not asked:
             signal_process(self.session.record.leader, signal.SIGTERM)
-        drain_s = 0.0 if self._planned.parked else self._launcher.drain_timeout_s  # a parked one is drained already
+        drained = self._planned.parked and not self._planned.turns_away
+        drain_s = 0.0 if drained else self._launcher.drain_timeout_s  # a parked one is drained already
         grace_s = drain_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
         hurried = asyncio.ensure_future(self._hurried.wait())
         either: set[asyncio.Future[Any]] = {ended, hurried}

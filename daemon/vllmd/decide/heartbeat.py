@@ -7,7 +7,8 @@ was made → it begins with that step · else it goes on. A reading adds what no
 a server without any request → no verdict · a sleeping or paused engine, or a compiler at work → the silence begins anew
 · one of its processes computes, or reads a disk → it may be at a step of a kind that was never made before (a kernel
 built inside the process, an adapter's weights), and nothing tells that from a hang but the operator's limit · one of
-them is stopped, or all stand still → it hangs, once the silence is longer than any step.
+them is stopped → it hangs, once the silence is longer than any step · all stand still → likewise, but they may sleep
+until a device has done a step (vLLM 0.32 waits so), of a length that was never seen before: it has longer.
 """
 
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from vllmd.model.snapshot import Snapshot
 # to 3.2 s; five times the longest leaves room for a prompt whose last chunk looks back at ten times as much.
 _FLOOR_S = 5.0
 _LONGEST_FACTOR = 5.0
+# Where nobody is stopped: a single step of 128,000 tokens, or one through offloaded weights, takes some ten seconds.
+_STILL_FLOOR_S = 30.0
+_STILL_LONGEST_FACTOR = 10.0
 # Of a core: a stopped engine uses none, the threads beside a deadlocked one wake up for a tick now and then.
 _STANDS_STILL = 0.05
 _WATCHED_PART = 0.5  # of the limit, in which the processes were seen to stand still: from then on they are looked at
@@ -33,7 +37,8 @@ class Pulse:
     """The silence of one engine's heartbeat. Times in seconds by the monotonic clock.
 
     `beat` is what it told at the last look, None where nothing is known; `since_s` when its silence began, `last_s`
-    the last look. `still_from_s` is the first reading since which its processes stand still, with their `cpu_s` then.
+    the last look. `still_from_s` is the first reading since which its processes stand still, with their `cpu_s` then;
+    `stopped`: one of them by a signal.
     """
 
     generation: int = 0
@@ -42,6 +47,7 @@ class Pulse:
     last_s: float = 0.0
     still_from_s: float | None = None
     cpu_s: float = 0.0
+    stopped: bool = False
 
     @property
     def silent_s(self) -> float:
@@ -72,20 +78,26 @@ def explained(pulse: Pulse, snapshot: Snapshot) -> Pulse:
     if still and not activity.stopped:
         watched_s = now_s - (pulse.still_from_s or 0.0)
         still = abs(activity.cpu_s - pulse.cpu_s) <= _STANDS_STILL * watched_s
-    return pulse if still else replace(pulse, still_from_s=now_s, cpu_s=activity.cpu_s)
+    if not still:
+        pulse = replace(pulse, still_from_s=now_s, cpu_s=activity.cpu_s)
+    return replace(pulse, stopped=activity.stopped)
 
 
-def limit_s(pulse: Pulse, stall_timeout_s: float) -> float:
-    """Return how long a silence may last, in seconds: longer than any step, and no longer than the operator's limit."""
+def limit_s(pulse: Pulse, stall_timeout_s: float, *, stopped: bool) -> float:
+    """Return how long a silence may last, in seconds: longer than any step, and no longer than the operator's limit.
+
+    `stopped`: of an engine one of whose processes is; else of one that stands still.
+    """
     longest_s = pulse.beat.longest_s if pulse.beat is not None else 0.0
-    return min(stall_timeout_s, max(_FLOOR_S, _LONGEST_FACTOR * longest_s))
+    floor_s, factor = (_FLOOR_S, _LONGEST_FACTOR) if stopped else (_STILL_FLOOR_S, _STILL_LONGEST_FACTOR)
+    return min(stall_timeout_s, max(floor_s, factor * longest_s))
 
 
 def hangs(pulse: Pulse, snapshot: Snapshot, stall_timeout_s: float) -> bool:
     """Whether the engine hangs, by its pulse as this reading explained it."""
     if not _asked_for_something(snapshot) or pulse.still_from_s is None:
         return False
-    longest_s, watched_s = limit_s(pulse, stall_timeout_s), pulse.last_s - pulse.still_from_s
+    longest_s, watched_s = limit_s(pulse, stall_timeout_s, stopped=pulse.stopped), pulse.last_s - pulse.still_from_s
     return pulse.silent_s > longest_s and watched_s >= _WATCHED_PART * longest_s
 
 
@@ -113,7 +125,7 @@ def told(pulse: Pulse) -> str:
 def is_seen(flags: Flags) -> bool:
     """Whether all that an engine with these flags waits for shows in its server's own processes.
 
-    Under Ray the workers are none of them, and an adapter that a worker fetches from a hub between two steps
-    (lora/utils.py, get_adapter_absolute_path) shows as no work of anybody's.
+    Under Ray, and on other nodes, the workers are none of them; and an adapter that a worker fetches from a hub between
+    two steps (lora/utils.py, get_adapter_absolute_path) shows as no work of anybody's.
     """
-    return flags.get(_EXECUTOR, "mp") in _OWN_EXECUTORS and "enable-lora" not in flags
+    return flags.get(_EXECUTOR, "mp") in _OWN_EXECUTORS and not {"enable-lora", "nnodes"} & set(flags)
