@@ -11,7 +11,7 @@ CANDIDATE_NAME = "candidate.json"
 LOG_FOLDER = "logs"
 SHIM_FOLDER = Path("shim", "plugin")
 
-# From when the last worker is at the gate to when it opens, beyond announcing and the drain: the old server's end (25 s
+# From when a worker is at the gate to when it opens, beyond announcing and the drain: the old server's end (25 s
 # at most), and the GPU memory of dead processes (60 s).
 _TO_THE_OPENING_S = 120.0
 _KEEP_ALIVE_S = 5.0  # VLLM_HTTP_TIMEOUT_KEEP_ALIVE (vllm/envs.py)
