@@ -113,9 +113,9 @@ _RESTARTS = """# Restarts on a real GPU
 The same GPU and vLLM, the 8B shape with compiled graphs, asynchronous scheduling, one process after the other; five
 requests a second whose tokens are timed (half of them streams, half on connections that are kept), and four clients
 that each send one request of 1,500 tokens in and 120 out after the other. The outage is the longest time without a
-token of any stream; a plain start is a planned restart without the gate. The first gated restart also made the kernels
-that the later ones found in their cache. Made by `python -m gpu.restarts OUT MODELS` on the GPU host and `python -m
-gpu.table OUT/restarts.json`.
+token of any stream; a plain start is a planned restart without the gate. The first gated restart of a run also made the
+kernels that the later ones found in their cache. Two runs, on two machines; made by `python -m gpu.restarts OUT MODELS`
+on the GPU host and `python -m gpu.table RUN-1/restarts.json RUN-2/restarts.json`.
 
 | restart | outage | connections that waited | longest wait | failed of requests |
 |---|---|---|---|---|
