@@ -20,7 +20,7 @@ RESTARTS = 2
 SERVING_S = 10.0  # between the restarts, and after the last
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_planned_restarts_of_a_real_vllm_lose_no_request(
     tmp_path: Path, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
@@ -31,13 +31,15 @@ def test_planned_restarts_of_a_real_vllm_lose_no_request(
         with steady(instance["url"], SERVED_NAME, RATE) as seen:
             for number in range(RESTARTS):
                 assert daemon.ask("restart").returncode == 0
-                daemon.wait_serving(number + 2, START_LIMIT_S)
+                daemon.wait_serving(number + 2, 3 * START_LIMIT_S)
                 before = seen.ended
                 daemon.wait(lambda _, least=before + RATE * SERVING_S: seen.ended >= least, "the load goes on", 120)  # type: ignore[misc]
         log = daemon.log()
         told = [d["outcome"]["restart"] for d in daemon.status()["decisions"]]
     assert seen.errors == []
-    assert [(r["kind"], r["requests_cut"], r["requests_refused"]) for r in told] == [("planned", 0, 0)] * RESTARTS
+    # With the gate, where there was room for it.
+    assert {r["kind"] for r in told} <= {"planned", "gated"}
+    assert [(r["requests_cut"], r["requests_refused"]) for r in told] == [(0, 0)] * RESTARTS
     assert all(r["connections_held"] > 0 and r["longest_wait_seconds"] <= max(seen.took_s) for r in told)
     assert log.count("the port is no longer parked") == RESTARTS
     waits_s = sorted(seen.took_s)
