@@ -75,7 +75,8 @@ def test_an_engine_that_was_stopped_while_idle_is_found_by_a_canary(daemon: Vllm
 def stopped_under_load(daemon: VllmdProcess, before: Instance, title: str, start_limit_s: float) -> None:
     """Stop a process while tokens come, and assert that the hang is found and the server replaced."""
     old = daemon.server_processes()
-    with traffic(before["url"], SERVED_NAME, [Clients(4, 200, 400)]) as seen:
+    # Of two lengths, so that there is never a moment at which all have ended together and nothing runs.
+    with traffic(before["url"], SERVED_NAME, [Clients(2, 200, 400), Clients(2, 200, 3000)]) as seen:
         daemon.wait(lambda _: len(seen.gaps_s) > 20, "tokens come", start_limit_s)
         longest_s = daemon.status()["live"]["heartbeat"]["longest_step_seconds"]
         found = stop(daemon, old, title, min(STALL_S, max(BEAT_S, 5 * longest_s)))
