@@ -66,6 +66,6 @@ def wait_at_gate(block: Block, *ranks: int) -> None:
     while places and (limit_s := words[Word.GATE]) and time.monotonic() - came_s < limit_s:
         for place in places:
             words[place] = WAITS
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # a word in memory sends no event; limit_s ends it
     for place in places:
         words[place] = PASSED
