@@ -45,7 +45,7 @@ def network(*, migrating: bool = True) -> Iterator[None]:
             raise NoNetworkError(f"no network namespace can be made: {os.strerror(ctypes.get_errno())}")
         try:
             _loopback_up()
-            _set_migrating(on=migrating)
+            set_migrating(on=migrating)
             yield
         finally:
             assert libc.setns(before, _CLONE_NEWNET) == 0
@@ -53,7 +53,8 @@ def network(*, migrating: bool = True) -> Iterator[None]:
         os.close(before)
 
 
-def _set_migrating(*, on: bool) -> None:
+def set_migrating(*, on: bool) -> None:
+    """Set net.ipv4.tcp_migrate_req in the network of this thread; NoNetworkError where that is not allowed."""
     try:
         _MIGRATE.write_text(str(int(on)))
     except OSError as error:

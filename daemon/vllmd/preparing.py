@@ -55,11 +55,12 @@ class Preparing:
         ours = candidate is not None and event.generation == candidate.launch.generation
         match event:
             case AtGate():
-                if ours:
+                if ours and candidate is not None:
+                    self._makes_room(candidate)
                     self._supervisor.at_gate()
             case GateMissed():
-                if ours:
-                    self._supervisor.gate_missed(event.reason)
+                if ours and candidate is not None:
+                    self._gate_missed(candidate, event.reason)
             case Exited() | LaunchRefused() if ours and candidate is not None:
                 self._failed(candidate, event, snapshot)
             case _:
@@ -72,7 +73,15 @@ class Preparing:
             return
         candidate = self._supervisor.give_up()
         if candidate is not None:
-            self._called_off(candidate, Effect.UNKNOWN, f"not carried out: {why}")
+            self._called_off(candidate, Effect.CALLED_OFF, f"not carried out: {why}")
+
+    def _makes_room(self, candidate: Beside) -> None:
+        if candidate.following.change is not None:
+            self._trials.makes_room(candidate.following.change)
+
+    def _gate_missed(self, candidate: Beside, reason: str) -> None:
+        self._makes_room(candidate)
+        self._supervisor.gate_missed(reason)
 
     def _failed(self, candidate: Beside, event: Exited | LaunchRefused, snapshot: Snapshot | None) -> None:
         lines, flags, instance = self._supervisor.candidate_log(), candidate.launch.flags, candidate.instance
@@ -85,7 +94,7 @@ class Preparing:
         change = candidate.following.change
         back = change is not None and change.action is Action.ROLLBACK
         if failure.kind in _OF_TWO or (back and failure.kind not in OF_FLAGS):  # else what does harm would stay
-            self._supervisor.gate_missed(f"the next server failed beside this one: {failure.summary}")
+            self._gate_missed(candidate, f"the next server failed beside this one: {failure.summary}")
             return
         self._journal.failure(failure, now_s)
         self._past.failed(failure, flags, now_s)
@@ -97,5 +106,5 @@ class Preparing:
     def _called_off(self, candidate: Beside, effect: Effect, why: str, *, blames_flags: bool = False) -> None:
         change = candidate.following.change
         if change is not None:
-            self._journal.verification(Verification(change.id, self._clock.now_s(), effect, why))
+            self._journal.called_off(Verification(change.id, self._clock.now_s(), effect, why))
             self._trials.called_off(change, failed=blames_flags)

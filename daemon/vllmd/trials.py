@@ -48,6 +48,7 @@ class Trials:
         self._past = past
         self._knobs = knobs
         self._trial: Trial | None = None
+        self._owed: Change | None = None  # a way back from what did harm, which was called off
         self._frozen_until_s = 0.0
 
     def hold(self) -> Hold | None:
@@ -66,11 +67,17 @@ class Trials:
             self._set_live(change)
             self._trial = Trial(change, assessment, self._clock.now_s(), cold=False)
             return
-        if change.proposal.domain is Domain.LATENCY:
-            self._knobs.hand_over(change)
-        self._past.voluntary_s.append(change.at_s)
         self._trial = Trial(change, assessment, serving_since_s=_NEVER_S)
         self.carry_out(change, "change")
+        if self._supervisor.candidate is None:
+            self.makes_room(change)
+
+    def makes_room(self, change: Change) -> None:
+        """Take note that the server is drained for a change: it counts, and its launch has what it moves."""
+        if change.action is Action.RESTART and change.proposal.domain is not Domain.ADMIN:
+            self._past.voluntary_s.append(change.at_s)
+            if change.proposal.domain is Domain.LATENCY:
+                self._knobs.hand_over(change)
 
     def _set_live(self, change: Change) -> None:
         """Set what a change moves in the server that serves: nobody waits for it."""
@@ -93,8 +100,10 @@ class Trials:
     def called_off(self, change: Change, *, failed: bool) -> None:
         """Take note that a change was not carried out: its flags `failed` beside the server, or it was given up.
 
-        The soak of another one, which was to be restarted, begins now.
+        The soak of another one, which was to be restarted, begins now. A way back is gone as soon as it can be.
         """
+        if change.action is Action.ROLLBACK:
+            self._owed = change
         if self._trial is not None and self._trial.change.id != change.id:
             self._trial = replace(self._trial, serving_since_s=self._clock.now_s())
             return
@@ -173,6 +182,8 @@ class Trials:
 
     def look(self, window: Window, generation: int) -> bool:
         """Look at the change under verification; return whether it is being taken back."""
+        if self._goes_back_after_all():
+            return True
         self._give_up_what_fell()
         trial = self._trial
         if trial is None:
@@ -194,6 +205,14 @@ class Trials:
             self._take_back_live(change, f"did harm: {verification.message}")
         else:
             self.carry_out(self._rollback_of(change, f"did harm: {verification.message}"), "rollback")
+        return True
+
+    def _goes_back_after_all(self) -> bool:
+        """Go the way back that was called off, if what did harm is still in force; return whether it is gone."""
+        owed, self._owed = self._owed, None
+        if owed is None or owed.flags_before != self._supervisor.flags:
+            return False
+        self.carry_out(self._journal.change(replace(owed, id="", at_s=self._clock.now_s())), "rollback")
         return True
 
     def taken_back(self, failure: Failure) -> bool:

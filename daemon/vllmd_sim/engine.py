@@ -75,6 +75,8 @@ class Engine:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if told in done:
             await self._drain(stepping)
+            if self._memory.config.shutdown_timeout_s:  # else the API server kills it, before it comes to that
+                await asyncio.sleep(self._host.teardown_s)
         elif receiving in done:
             stepping.cancel()
             await asyncio.wait((told, losing), timeout=self._host.orphan_s, return_when=asyncio.FIRST_COMPLETED)

@@ -95,6 +95,7 @@ class Host:
     seed: int = 0
     answer_tokens: int = 128
     orphan_s: float = 120.0
+    teardown_s: float = 0.0
     fault: str | None = None
     fault_at: str = "serving"
     fault_after_requests: int = 1

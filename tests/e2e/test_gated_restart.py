@@ -19,9 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_vllm")]
 ENVIRON = {**FIXED_POOL, "VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 RATE = 5.0  # a second
 PAIRS = 2
-# Outage gated / plain. Aimed at is 0.2, which 0.25 misses (13.3 of 53.8 s, two slow cores): 8 s of it are the end of
-# vLLM 0.32 with nothing in flight, its workers' 4 s and its engine's 4 s.
-LIMIT = 0.5
+LIMIT = 0.2  # outage gated / plain
 AROUND_S = 10.0  # of serving before and after each restart
 
 
@@ -62,7 +60,7 @@ class Restarts:
 def test_the_gate_takes_most_of_a_start_out_of_the_outage(
     tmp_path: Path, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    """From the last token of the old server to the first of the new: at most half, and no request fails."""
+    """From the last token of the old server to the first of the new: at most a fifth, and no request fails."""
     argv = serve("tiny", free_port())
     with own_network(), running(tmp_path, argv, settings(gate=True), ENVIRON) as daemon:
         instance = daemon.wait_serving(1, START_LIMIT_S)

@@ -69,6 +69,18 @@ def test_what_planned_restarts_meant_for_clients_is_told(tmp_path: Path) -> None
         assert 1.0 < told["longest_wait_seconds"] <= max(seen.took_s)
 
 
+def test_a_server_with_nothing_left_to_do_is_not_waited_for(tmp_path: Path) -> None:
+    """All connections wait for its end, and its engine would take ten seconds for that."""
+    environ = {**host(start_s=1.5, teardown_s=10), **KEEP_ALIVE}
+    with own_network(), running(tmp_path, serve(free_port()), SETTINGS, environ) as daemon:
+        old = daemon.wait_serving(1, LIMIT_S)
+        with steady(old["url"], NAME, rate=20) as seen:
+            restarted(daemon, seen, 2)
+        assert seen.errors == []
+        assert 1.0 < max(seen.took_s) < 10.0
+        assert "[shutdown] API server: shutdown triggered" in Path(old["log"]).read_text(encoding="utf-8")
+
+
 def test_a_plain_restart_loses_requests_and_says_why_it_is_plain(tmp_path: Path) -> None:
     """Without the kernel's setting connections are refused until the next server listens."""
     with own_network(migrating=False), running(tmp_path, serve(free_port()), SETTINGS, ENVIRON) as daemon:

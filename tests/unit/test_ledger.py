@@ -83,6 +83,15 @@ def test_what_moved_flags_and_what_did_harm_come_back(ledger: SqliteLedger) -> N
     assert ledger.harmed() == [changes[4]]
 
 
+def test_what_was_called_off_moved_nothing(ledger: SqliteLedger) -> None:
+    """It counts neither as a restart nor as why a flag is where it is."""
+    done, called_off = example_change(1), example_change(2)
+    for change in (done, called_off):
+        ledger.record(change, change.at_s)
+    ledger.record(Verification(called_off.id, NOW_S, Effect.CALLED_OFF, "paused"), NOW_S)
+    assert (ledger.changes(0), ledger.moves()) == ([done], [done])
+
+
 def test_launches_come_back_whole(ledger: SqliteLedger) -> None:
     """A launch comes back equal, with its process."""
     ledger.record(a_launch(3), NOW_S)

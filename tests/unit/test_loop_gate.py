@@ -34,6 +34,20 @@ def slipping() -> House:
     return built
 
 
+def taking_back() -> House:
+    """Return a house whose change did harm, and whose next server, with the flags before it, is prepared beside it."""
+    built = slipping()
+    built.at_gate()
+    built.drained()
+    built.ready()
+    traffic = Traffic(built.clock, share_slow=0.5)
+    while built.server.prepared is None:
+        built.tick(traffic.read(0))
+        assert built.clock.at_s < 1_001_000, "nothing was taken back"
+    assert built.server.prepared.flags["max-num-batched-tokens"] == "2048"
+    return built
+
+
 def ordered() -> House:
     """Return a house whose operator asked for a restart."""
     built = house(settings(Slo()))
@@ -180,13 +194,17 @@ def test_a_stop_while_the_server_makes_room_ends_both() -> None:
 
 
 def test_a_pause_gives_it_up() -> None:
-    """Its change was not carried out, did no harm, and is decided anew when the pause is over."""
+    """Its change was not carried out, cost none of the budget, and is decided anew when the pause is over."""
     built = slipping()
     built.loop.pause(Pause(built.clock.now_s(), None, "root"))
     assert (built.server.prepared, built.state) == (None, ServerState.SERVING)
     assert built.told[-1].message == "serving"
-    assert last_effect(built).effect is Effect.UNKNOWN
+    assert last_effect(built).effect is Effect.CALLED_OFF
     assert "paused by root" in last_effect(built).message
+    assert built.told[-1].budget.restarts_hour == 0
+    after = house(settings(SLO), ledger=built.ledger)
+    after.loop.begin()
+    assert after.told[-1].budget.restarts_hour == 0
 
 
 def test_a_pause_lets_a_server_that_makes_room_go_on() -> None:
@@ -202,17 +220,34 @@ def test_a_pause_lets_a_server_that_makes_room_go_on() -> None:
     assert built.flags["max-num-batched-tokens"] == "1024"
 
 
-def test_a_way_back_that_fails_beside_the_server_is_gone_without_the_gate() -> None:
-    """What did harm must not stay because two servers were too many; the value before it is not to blame."""
-    built = slipping()
+def test_a_way_back_that_a_pause_gave_up_is_gone_after_it() -> None:
+    """What did harm stays no longer than the operator wants."""
+    built = taking_back()
+    built.loop.pause(Pause(built.clock.now_s(), None, "root"))
+    assert (built.server.prepared, built.state) == (None, ServerState.SERVING)
+    built.loop.resume("root")
+    built.tick()
+    built.at_gate()
+    built.drained()
+    assert built.flags["max-num-batched-tokens"] == "2048"
+
+
+def test_a_way_back_follows_the_restart_that_took_its_place() -> None:
+    """One that the operator orders has the flags in force, which did harm."""
+    built = taking_back()
+    built.loop.restart()
     built.at_gate()
     built.drained()
     built.ready()
-    traffic = Traffic(built.clock, share_slow=0.5)
-    while built.server.prepared is None:
-        built.tick(traffic.read(0))
-        assert built.clock.at_s < 1_001_000, "nothing was taken back"
+    assert built.flags["max-num-batched-tokens"] == "1024"
+    built.tick()
+    assert built.server.prepared is not None
     assert built.server.prepared.flags["max-num-batched-tokens"] == "2048"
+
+
+def test_a_way_back_that_fails_beside_the_server_is_gone_without_the_gate() -> None:
+    """What did harm must not stay because two servers were too many; the value before it is not to blame."""
+    built = taking_back()
     built.dies_beside(-9, "Killed")
     assert built.state == ServerState.DRAINING
     built.drained()
@@ -249,7 +284,7 @@ def test_a_crash_of_the_server_gives_it_up(build: Callable[[], House]) -> None:
     built = build()
     built.dies(0, "nothing that says why")
     assert built.server.prepared is None
-    assert last_effect(built).effect is Effect.UNKNOWN
+    assert last_effect(built).effect is Effect.CALLED_OFF
     assert built.flags["max-num-batched-tokens"] == "2048"
     built.clock.at_s += 60
     built.tick()

@@ -7,31 +7,22 @@ import pytest
 from fakes import FakeLive, MemoryLedger, Traffic
 from house import ARGV, CATALOGUE, House, house, settings
 from unit.test_knobs import changes, set_live
-from unit.test_loop import RUNTIME_OOM, SLO, effects, serve
-from vllmd.decide.propose import Policy
+from unit.test_loop import SLO, effects, serve
 from vllmd.model.argv import parse_command
 from vllmd.model.decision import (
     Action,
     Change,
-    Domain,
     Hold,
     HoldReason,
     Outcome,
-    Proposal,
-    Situation,
-    Verification,
-    Wish,
 )
-from vllmd.model.flags import BATCHED_TOKENS, MAX_NUM_SEQS, FlagValue
+from vllmd.model.flags import BATCHED_TOKENS
 from vllmd.model.live import Live
 from vllmd.model.orders import Pause
 from vllmd.model.server import Left, ServerState
 from vllmd.model.settings import Bounds, Budget, Guard, Mode, Modes
-from vllmd.model.tried import Good
 from vllmd.supervisor import as_it_is
 from vllmd_policies import BUILT_IN
-
-ASSERTION = "(EngineCore pid=7) ERROR 11-29 17:00:00 [core.py:1] AssertionError"
 
 
 def begun(
@@ -403,125 +394,3 @@ def test_what_is_forgotten_stays_in_force_and_is_not_of_the_next_daemons_launch(
     assert asked(built) == 1024
     assert asked(next_daemon(built)) == 1024
     assert asked(next_daemon(built, server_lives=False)) is None
-
-
-def test_a_failure_that_the_value_may_have_caused_ends_it() -> None:
-    """The recovery launches the same flags, and they are not governed by it again."""
-    built = begun()
-    slip(built, 1024)
-    built.server.live.offered = Live.nothing("its server has ended")
-    built.dies(1, ASSERTION)
-    next_server(built)
-    assert asked(built) is None
-    assert effects(built)[0] == "failed"
-    assert built.told[-1].live is not None
-    assert built.told[-1].live.orders == ()
-    serve(built, share_slow=0.05, seconds=300)
-    assert last_hold(built) is HoldReason.ALREADY_TRIED
-
-
-def test_a_launch_that_fails_before_it_is_governed_says_nothing_of_the_value() -> None:
-    """The value that soaked is not in force yet in a start: it soaks anew in the launch that comes to serve."""
-    built = begun()
-    slip(built, 1024)
-    built.loop.restart()
-    built.drained()
-    built.dies(1, ASSERTION)
-    built.tick(after_s=60)
-    next_server(built)
-    assert asked(built) == 1024
-    verified = [e.change_id for _, e in built.ledger.entries if isinstance(e, Verification)]
-    assert changes(built)[0].id not in verified
-
-
-def test_a_failure_of_the_launched_flags_does_not() -> None:
-    """Out of memory: the recovery moves the utilization, and the value soaks anew in the next launch."""
-    built = begun()
-    slip(built, 1024)
-    built.dies(0, *RUNTIME_OOM)
-    assert changes(built)[-1].action is Action.RECOVER
-    next_server(built)
-    assert asked(built) == 1024
-    assert effects(built) == ["serving"]
-    assert [e.generation for _, e in built.ledger.entries if isinstance(e, Good)] == [1, 2]
-    serve(built, share_slow=0.002, seconds=75)
-    assert effects(built)[-1] == "better"
-
-
-def test_what_cannot_be_reached_any_more_is_given_up_with_its_trial() -> None:
-    """The engine gave the shim up in the middle of a soak; readings across that moment decide nothing."""
-    built = begun()
-    slip(built, 1024)
-    built.server.live.offered = Live.nothing("given up: RuntimeError")
-    serve(built, share_slow=0.05, seconds=15)
-    assert effects(built) == ["unknown"]
-    assert "given up: RuntimeError" in changes(built)[-1].proposal.reason
-    assert last_hold(built) is HoldReason.LIVE_SET
-
-
-def test_a_flag_that_the_command_leaves_out_is_told_with_what_was_launched() -> None:
-    """The default is what the generation reports; back at it, nothing is asked for."""
-    built = house(settings(SLO), ARGV[:-1])
-    built.server.live.offer(max_num_batched_tokens=8192, max_num_seqs=64)
-    built.loop.begin()
-    built.loop.supervisor.facts = replace(built.loop.supervisor.facts, batched_tokens=8192)
-    built.ready()
-    serve(built, share_slow=0.05, seconds=125)
-    assert moved(changes(built)[0]) == {BATCHED_TOKENS: ("8192", "4096")}
-    serve(built, share_slow=0.2, seconds=65)
-    assert moved(changes(built)[-1]) == {BATCHED_TOKENS: ("4096", "8192")}
-    assert asked(built) is None
-
-
-def wishing(**changes: str) -> Policy:
-    """Return a policy that wishes for these flags while a target slips."""
-    named: dict[str, FlagValue | None] = {name.replace("_", "-"): value for name, value in changes.items()}
-
-    def wish(situation: Situation) -> Proposal | None:
-        slips = situation.assessment is not None and situation.assessment.slipping()
-        return Proposal("t", Domain.LATENCY, Wish.CHANGE_FLAGS, "r", named, trigger="itl_p99") if slips else None
-
-    return wish
-
-
-def with_policy(built: House, policy: Policy) -> None:
-    """Let only this policy be heard from now on, and both live flags move."""
-    instance = built.loop.supervisor.instance
-    guard = Guard({BATCHED_TOKENS: Bounds(256, None), MAX_NUM_SEQS: Bounds(1, None)})
-    built.loop.configure(replace(instance, settings=replace(instance.settings, guard=guard)), (policy,), as_it_is)
-
-
-def test_tokens_and_sequences_of_one_decision_move_together() -> None:
-    """And are taken back together; the operator's value of one of them keeps both from moving."""
-    built = begun()
-    with_policy(built, wishing(max_num_batched_tokens="1024", max_num_seqs="16"))
-    set_live(built, MAX_NUM_SEQS, 32, 200)
-    serve(built, share_slow=0.05, seconds=190)
-    assert (last_hold(built), asked(built)) == (HoldReason.LIVE_SET, None)
-    slip(built, 1024)
-    assert built.server.live.offered.knobs[MAX_NUM_SEQS].asked == 16
-    assert moved(changes(built)[-1]) == {BATCHED_TOKENS: ("2048", "1024"), MAX_NUM_SEQS: ("64", "16")}
-    serve(built, share_slow=0.2, seconds=65)
-    assert [knob.asked for knob in built.server.live.offered.knobs.values()] == [None, None]
-
-
-def test_a_step_up_is_live_up_to_what_was_launched_and_a_restart_beyond() -> None:
-    """The launch of more is not governed by what was decided below; its way back is what was in force."""
-    built = mended()
-    with_policy(built, wishing(max_num_batched_tokens="1536"))
-    slip(built, 1536)
-    assert changes(built)[-1].action is Action.LIVE
-    serve(built, share_slow=0.002, seconds=65)
-    with_policy(built, wishing(max_num_batched_tokens="4096"))
-    serve(built, share_slow=0.05, seconds=200)
-    built.drained()
-    next_server(built, tokens=4096)
-    assert (changes(built)[-1].action, moved(changes(built)[-1])) == (
-        Action.RESTART,
-        {BATCHED_TOKENS: ("1536", "4096")},
-    )
-    assert asked(built) is None
-    serve(built, share_slow=0.2, seconds=100)
-    assert changes(built)[-1].action is Action.ROLLBACK
-    built.drained()
-    assert built.flags[BATCHED_TOKENS] == "1536"

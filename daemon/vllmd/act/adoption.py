@@ -9,11 +9,10 @@ its main process is dead, or its end was asked for ─▶ ours, and ended before
 import os
 
 from vllmd.act.server_file import ServerRecord, leftovers, options_mark
+from vllmd.act.session import TITLE
 from vllmd.errors import VllmdError
 from vllmd.model.server import Left
 from vllmd.observe.processes import alive, cgroup_of, command_of, owner_of
-
-_TITLE = "VLLM::"  # how vLLM's processes name themselves (utils/system_utils.py), over their command line
 
 
 class ForeignError(VllmdError):
@@ -44,7 +43,7 @@ def _proved(record: ServerRecord) -> tuple[str, ...] | None:
     cgroup, command = cgroup_of(pid), command_of(pid)
     if record.cgroup and cgroup is not None and cgroup != record.cgroup:
         raise ForeignError(f"pid {pid} is in the control group {cgroup}, and was launched in {record.cgroup}")
-    if not record.options or not command or command[0].startswith(_TITLE):
+    if not record.options or not command or command[0].startswith(TITLE):
         return None
     # The program may have been found on PATH, or be a script behind its interpreter.
     count = int(record.options.partition(":")[0])

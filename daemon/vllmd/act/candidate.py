@@ -41,6 +41,7 @@ class Candidate:
         self._clock = clock
         self._tell = tell
         self._task: asyncio.Task[None] | None = None
+        self._ends: asyncio.Task[None] | None = None  # of what was given up
         self._at_gate: int | None = None  # the generation that waits there
         self.session = session
         self.live = LiveBlock()
@@ -52,19 +53,19 @@ class Candidate:
 
     def give_up(self) -> None:
         """End it, also one that an earlier vllmd left. Nothing is told."""
-        if self._task is not None:
-            self._task.cancel()
-        self._at_gate = None
-        self._task = self._following(self._end())
+        former, self._at_gate = self._task, None
+        if former is not None:
+            former.cancel()
+        self._task = self._ends = self._following(self._end(former))
 
     def end_now(self) -> None:
         """Send its processes to their end, without a wait: vllmd ends, and the next one looks after what is left."""
         self.session.kill()
 
     async def settled(self) -> None:
-        """Wait until what was begun, or given up, is over."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        """Wait until what was given up has ended."""
+        if self._ends is not None:
+            await asyncio.wait({self._ends})
 
     @property
     def at_gate(self) -> bool:
@@ -150,7 +151,9 @@ class Candidate:
         finally:
             ended.cancel()
 
-    async def _end(self) -> None:
+    async def _end(self, former: "asyncio.Task[None] | None") -> None:
+        if former is not None:  # it may be about to spawn
+            await asyncio.wait({former})
         if living := self.session.living():
             log.info("ending what was prepared beside the server", processes=named(living))
         await self._clear()

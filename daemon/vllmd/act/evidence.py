@@ -1,17 +1,18 @@
 """The evidence of a hang, as a file beside the server's log: it is gone with the processes that are ended next."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
+from vllmd.act.launch_logs import evidence_path, log_path
 from vllmd.model.plain import plain
-from vllmd.model.server import Hung
+from vllmd.model.server import Hung, ProcessId
 from vllmd.model.snapshot import Gpu
-from vllmd.observe.child_log import names_in
-from vllmd.observe.process_states import ProcessReading
+from vllmd.observe.child_log import names_in, read_for_diagnosis
+from vllmd.observe.process_states import ProcessReading, read_states
 
 _LOG_LINES = 50
 _LINE_CHARS = 1000
@@ -22,8 +23,20 @@ _MIB = 2**20
 log = structlog.get_logger()
 
 
-def keep_evidence(path: Path, generation: int, text: str) -> None:
-    """Write the file, readable by its owner only, and say where it is; where it cannot be written, that is said."""
+def keep_evidence(
+    hung: Hung,
+    at_s: float,
+    processes: Iterable[ProcessId],
+    gpus: Sequence[Gpu] | None,
+    log_dir: Path,
+    mask: Callable[[str], str],
+) -> None:
+    """Write down what a server that hangs is doing, before nothing of it is left; a failure costs the file only.
+
+    The file is readable by its owner alone.
+    """
+    lines, path = read_for_diagnosis(log_path(log_dir, hung.generation)), evidence_path(log_dir, hung.generation)
+    text = evidence_text(hung, at_s, read_states(processes), gpus, lines, mask)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode=0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -31,7 +44,7 @@ def keep_evidence(path: Path, generation: int, text: str) -> None:
     except OSError as error:
         log.warning("the evidence of a hang cannot be written", path=str(path), reason=str(error))
     else:
-        log.warning("the server hangs and is ended", generation=generation, evidence=str(path))
+        log.warning("the server hangs and is ended", generation=hung.generation, evidence=str(path))
 
 
 def evidence_text(

@@ -81,7 +81,7 @@ class PlannedRestart:
         self._parked: ParkedPort | None = None
         self._parked_s = 0.0
         self._port = 0
-        self._tls = False
+        self._tls = self._hands_on = False  # what is parked: speaks TLS; has a KV connector, which ends in its own time
         self._watching: asyncio.Task[None] | None = None
         self._answers: set[asyncio.Task[None]] = set()  # 503s that are being sent
         self._tally: Tally | None = None  # of a restart that is under way
@@ -97,6 +97,14 @@ class PlannedRestart:
     def turns_away(self) -> bool:
         """Whether what waits is being told that no server comes: the port is not free before that is over."""
         return self._closing_s is not None
+
+    @property
+    def has_nothing_left(self) -> bool:
+        """Whether the parked server has no request, and nothing to hand on at its end."""
+        traffic = self._live.traffic()
+        return (
+            self.parked and not self.turns_away and not self._hands_on and traffic is not None and not traffic.in_flight
+        )
 
     def other_listeners(self, port: int) -> tuple[int, ...]:
         """Return the inodes of the sockets that listen on a port, but for the parked one."""
@@ -141,7 +149,7 @@ class PlannedRestart:
             log.warning("few connections can wait: net.core.somaxconn is low", connections=longest)
         self._parked, self._parked_s = parked, self._clock.monotonic_s()
         self.step, self._tally, self._closing_s = Step.DRAINING, Tally(gated=gated), None
-        self._port, self._tls = port, "ssl-certfile" in flags
+        self._port, self._tls, self._hands_on = port, "ssl-certfile" in flags, "kv-transfer-config" in flags
         self._watching = asyncio.ensure_future(self._watch(parked, limits.hold_s))
         return True
 

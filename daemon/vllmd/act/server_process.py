@@ -6,7 +6,6 @@ happens comes back as events; whoever decides reads them and nothing else.
 
 import asyncio
 import os
-import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -17,10 +16,10 @@ import structlog
 from vllmd.act.adoption import ForeignError, what_was_left
 from vllmd.act.beside import beside_refused, room_on_host
 from vllmd.act.candidate import Candidate
-from vllmd.act.ending import ended_process
+from vllmd.act.ending import ended_at_once, ended_by_leader, ended_process
 from vllmd.act.environment import launch_environment
-from vllmd.act.evidence import evidence_text, keep_evidence
-from vllmd.act.launch_logs import evidence_path, log_path, open_log
+from vllmd.act.evidence import keep_evidence
+from vllmd.act.launch_logs import log_path, open_log
 from vllmd.act.launcher import Launcher
 from vllmd.act.live_block import LiveBlock
 from vllmd.act.planned_restart import PlannedRestart
@@ -44,15 +43,12 @@ from vllmd.model.server import (
     StartStalled,
 )
 from vllmd.observe.cgroup import oom_kills
-from vllmd.observe.child_log import read_for_diagnosis
-from vllmd.observe.process_states import read_states
-from vllmd.observe.processes import alive, signal_process
+from vllmd.observe.processes import alive
 from vllmd.ports import Clock, GpuReader
 
 log = structlog.get_logger()
 
 _POLL_S = 0.2  # between looks at a start
-_KILLED_WAIT_S = 5.0  # from SIGKILL to the end of the leader
 _STOP_GRACE_S = 20.0  # beyond the drain: vLLM's worker grace 5 s + 4 s + 5 s, and its teardown (4.4 s on an H200)
 _START_STOP_GRACE_S = 10.0  # SIGTERM late in a start is ignored
 _BUSY_FACTOR = 6  # a start whose only sign is CPU (a long compilation) is given this many start timeouts
@@ -189,8 +185,12 @@ class ServerProcess:
         return self._planned.release()
 
     async def released(self) -> None:
-        """Wait, within a limit, for the answers to connections that waited for a launch that does not come."""
+        """Wait, within a limit, for the answers to connections that waited for a launch that does not come.
+
+        And for the end of one that was given up.
+        """
         await self._planned.released()
+        await self._candidate.settled()
 
     def end(self, silent_s: float, reason: str) -> None:
         """End a serving launch that stands still, at once and without a drain; Hung follows, or Exited if it ended."""
@@ -325,8 +325,10 @@ class ServerProcess:
             hung = stalled or self._hung
             if isinstance(hung, Hung) and not ended.done():
                 stalled = hung
-                await self._keep_evidence(launch, stalled)
-                await self._end_at_once(ended)
+                self.note_members()
+                launcher, living, gpus = self._launcher, self.session.living(), await self._gpu.read()
+                keep_evidence(hung, self._clock.now_s(), living, gpus, launcher.log_dir, launcher.mask)
+                await ended_at_once(self.session, ended)
             elif not ended.done():
                 if serving and self._following:
                     await self._park_and_drain(launch, ended)
@@ -373,33 +375,9 @@ class ServerProcess:
         hurried.cancel()
 
     async def _terminate(self, ended: "asyncio.Future[None]", *, serving: bool, asked: bool = False) -> None:
-        """SIGTERM the leader only: engine and workers have handlers of their own that would break its drain.
-
-        A leader that was `asked` to end already is only waited for.
-        """
-        self.session.ending()
-        if self.session.record is not None and not asked:
-            signal_process(self.session.record.leader, signal.SIGTERM)
+        """End what runs by its leader; one that was `asked` to end already is only waited for."""
         drained = self._planned.parked and not self._planned.turns_away
         drain_s = 0.0 if drained else self._launcher.drain_timeout_s  # a parked one is drained already
         grace_s = drain_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
-        hurried = asyncio.ensure_future(self._hurried.wait())
-        either: set[asyncio.Future[Any]] = {ended, hurried}
-        await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        if not ended.done():
-            await self._end_at_once(ended)
-
-    async def _end_at_once(self, ended: "asyncio.Future[None]") -> None:
-        self.session.ending()
-        await self.session.clear()
-        await asyncio.wait({ended}, timeout=_KILLED_WAIT_S)
-
-    async def _keep_evidence(self, launch: Launch, hung: Hung) -> None:
-        """Write down what a server that hangs is doing, before nothing of it is left; a failure costs the file only."""
-        self.session.note_members()
-        folder, mask = self._launcher.log_dir, self._launcher.mask
-        lines = read_for_diagnosis(log_path(folder, launch.generation))
-        processes, gpus = read_states(self.session.living()), await self._gpu.read()
-        text = evidence_text(hung, self._clock.now_s(), processes, gpus, lines, mask)
-        keep_evidence(evidence_path(folder, launch.generation), launch.generation, text)
+        empty = serving and self._planned.has_nothing_left
+        await ended_by_leader(self.session, ended, self._hurried, grace_s, asked=asked, empty=empty)

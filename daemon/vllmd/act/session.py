@@ -14,6 +14,7 @@ from vllmd.act.live_block import remove_block
 from vllmd.act.server_file import ServerRecord, leftovers, options_mark, write_record
 from vllmd.model.server import ProcessId
 from vllmd.observe.gpu import process_name
+from vllmd.observe.process_states import read_states
 from vllmd.observe.processes import (
     boot_id,
     cgroup_of,
@@ -27,6 +28,7 @@ from vllmd.observe.processes import (
 )
 from vllmd.ports import Clock
 
+TITLE = "VLLM::"  # how vLLM's processes name themselves (utils/system_utils.py), over their command line
 _KILL_WAIT_S = 30.0  # a process in the driver may take seconds to die
 
 log = structlog.get_logger()
@@ -143,6 +145,13 @@ class Session:
                 return left
             await asyncio.sleep(0.02)
         return ()
+
+    def kill_engine(self) -> None:
+        """SIGKILL the engine and its workers, by the titles that they give themselves, and nothing else of it."""
+        living = {process.pid: process for process in self.living() if self.record and process != self.record.leader}
+        for reading in read_states(living.values()):
+            if reading.title.startswith(TITLE):
+                signal_process(living[reading.pid], signal.SIGKILL)
 
     def kill(self) -> None:
         """SIGKILL whatever lives, without waiting for its end."""

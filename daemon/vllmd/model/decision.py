@@ -211,6 +211,7 @@ class Effect(StrEnum):
     UNKNOWN = "unknown"  # the load was not alike, or the evidence thin
     SERVING = "serving"  # a recovery: it serves again
     FAILED = "failed"  # it did not come to serve
+    CALLED_OFF = "called-off"  # the server was not even drained for it: what was in force is
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _RESULTS = {
     "unknown": ("attention", "unsure"),
     "worse": ("failed", "worse"),
     "failed": ("failed", "failed"),
+    "called-off": ("stopped", "not done"),
 }
 
 

@@ -3,14 +3,14 @@
 Nothing enters it unmasked: flags and argv may hold keys.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import structlog
 
 from vllmd.model.canary import CanaryResult
-from vllmd.model.decision import Action, Change, Domain, Hold, HoldReason, Outcome, Verification
+from vllmd.model.decision import Action, Change, Domain, Effect, Hold, HoldReason, Outcome, Verification
 from vllmd.model.failure import Failure
 from vllmd.model.flags import Flags, FlagValue
 from vllmd.model.handover import Handover, Handovers
@@ -40,7 +40,13 @@ class Journal:
         self._masker = masker
         self._log = structlog.get_logger()
         self._records: deque[DecisionRecord] = deque(ledger.recent(_KEPT), maxlen=_KEPT)
-        self._movers = {name: change for change in ledger.moves() for name in change.proposal.changes}
+        found = ((record.change.id, record.verification) for record in self._records)
+        self._called_off = {
+            name for name, v in found if v is not None and v.effect is Effect.CALLED_OFF
+        }  # moved nothing
+        self._movers: defaultdict[str, deque[Change]] = defaultdict(lambda: deque(maxlen=_KEPT))  # by flag
+        for change in ledger.moves():
+            self._note_move(change)
         self._told_s: dict[HoldReason, float] = {}
         self._advised: set[tuple[Flags, Flags]] = set()
         self.last: Change | Hold | None = None
@@ -169,7 +175,7 @@ class Journal:
         self.last = shown
         self._records.append(DecisionRecord(shown))
         if change.action not in _NOT_MOVING:
-            self._movers.update(dict.fromkeys(change.proposal.changes, shown))
+            self._note_move(shown)
         if change.action is Action.ADVISE:
             self._advised.add((change.flags_before, change.flags_after))
         self._ledger.record(shown, change.at_s)
@@ -213,6 +219,11 @@ class Journal:
             before=verification.before,
             after=verification.after,
         )
+
+    def called_off(self, verification: Verification) -> None:
+        """Record why a change was not carried out, which moved nothing then."""
+        self._called_off.add(verification.change_id)
+        self.verification(verification)
 
     def good(self, generation: int, at_s: float) -> None:
         """Record that a launch's flags may be used again."""
@@ -282,14 +293,19 @@ class Journal:
         """Return the last change that set a flag and is in force."""
         for record in reversed(self._records):
             change = record.change
-            done = change.action not in {Action.ADVISE, Action.LIVE}
+            done = change.action not in {Action.ADVISE, Action.LIVE} and change.id not in self._called_off
             if done and change.flags_before.get(name) != change.flags_after.get(name):
                 return change
         return None
 
     def mover_of(self, name: str) -> Change | None:
         """Return the decision for which a flag is where it is; None if none that is remembered moved it."""
-        return self._movers.get(name)
+        movers = (change for change in reversed(self._movers.get(name, ())) if change.id not in self._called_off)
+        return next(movers, None)
+
+    def _note_move(self, change: Change) -> None:
+        for name in change.proposal.changes:
+            self._movers[name].append(change)
 
     def _amend(
         self, change_id: str, *, outcome: Outcome | None = None, verification: Verification | None = None
