@@ -100,9 +100,10 @@ class Trials:
     def called_off(self, change: Change, *, failed: bool) -> None:
         """Take note that a change was not carried out: its flags `failed` beside the server, or it was given up.
 
-        The soak of another one, which was to be restarted, begins now. A way back is gone as soon as it can be.
+        The soak of another one, which was to be restarted, begins now. A way back that was given up is gone
+        as soon as it can be.
         """
-        if change.action is Action.ROLLBACK:
+        if change.action is Action.ROLLBACK and not failed:
             self._owed = change
         if self._trial is not None and self._trial.change.id != change.id:
             self._trial = replace(self._trial, serving_since_s=self._clock.now_s())

@@ -245,6 +245,14 @@ def test_a_way_back_follows_the_restart_that_took_its_place() -> None:
     assert built.server.prepared.flags["max-num-batched-tokens"] == "2048"
 
 
+def test_a_way_back_whose_flags_failed_beside_the_server_is_not_gone_again() -> None:
+    """Else it would be prepared, and fail, for ever."""
+    built = taking_back()
+    built.dies_beside(1, NO_MEMORY)
+    built.tick()
+    assert (built.server.prepared, built.state) == (None, ServerState.SERVING)
+
+
 def test_a_way_back_that_fails_beside_the_server_is_gone_without_the_gate() -> None:
     """What did harm must not stay because two servers were too many; the value before it is not to blame."""
     built = taking_back()
