@@ -7,6 +7,8 @@ Json = dict[str, Any]
 
 SCHEMA_VERSION = 39  # Grafana 10.4
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+OURS = 'name=~"$name"'
+THEIRS = 'job=~"$job"'
 _COLUMNS = 24
 
 

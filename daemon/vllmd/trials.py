@@ -48,7 +48,7 @@ class Trials:
         self._past = past
         self._knobs = knobs
         self._trial: Trial | None = None
-        self._owed: Change | None = None  # a way back from what did harm, which was called off
+        self._owed: Change | None = None  # a way back from what did harm, which was not gone
         self._frozen_until_s = 0.0
 
     def hold(self) -> Hold | None:
@@ -157,7 +157,14 @@ class Trials:
                 self._take_back_live(change, why)
 
     def lost(self) -> None:
-        """Take note that the change in force was not verified, for vllmd ended while the server served on."""
+        """Take note that the change in force was not verified, or not taken back, for vllmd ended meanwhile."""
+        flags = self._supervisor.flags
+        if (harm := self._journal.harm_in_force(flags)) is not None:
+            change, found = harm
+            before = {name: old for name, (old, _) in change.flags_after.differences(change.flags_before).items()}
+            unmasked = replace(change, flags_before=flags.changed(before), flags_after=flags)
+            self._owed = self._way_back(unmasked, f"did harm: {found.message}")
+            return
         record = self._journal.unfinished(self._supervisor.flags)
         if record is None or record.change.action is not Action.RESTART:
             return
@@ -209,7 +216,7 @@ class Trials:
         return True
 
     def _goes_back_after_all(self) -> bool:
-        """Go the way back that was called off, if what did harm is still in force; return whether it is gone."""
+        """Go the way back that was not gone, if what did harm is still in force; return whether it is gone."""
         owed, self._owed = self._owed, None
         if owed is None or owed.flags_before != self._supervisor.flags:
             return False
@@ -268,7 +275,11 @@ class Trials:
         return Verification(trial.change.id, now_s, Effect.SERVING, text)
 
     def _rollback_of(self, change: Change, why: str) -> Change:
-        """Decide to go back: live from what was set live, else with a launch."""
+        """Decide to go back."""
+        return self._journal.change(self._way_back(change, why))
+
+    def _way_back(self, change: Change, why: str) -> Change:
+        """Return what goes back: live from what was set live, else with a launch."""
         undo = {name: old for name, (old, _) in change.flags_after.differences(change.flags_before).items()}
         proposal = Proposal(
             _ROLLBACK,
@@ -280,7 +291,7 @@ class Trials:
         )
         live = change.action is Action.LIVE
         action, flags = (Action.LIVE, change.flags_after) if live else (Action.ROLLBACK, self._supervisor.flags)
-        return self._journal.change(Change("", self._clock.now_s(), action, proposal, flags, change.flags_before))
+        return Change("", self._clock.now_s(), action, proposal, flags, change.flags_before)
 
 
 def _tries_live(change: Change) -> bool:

@@ -34,6 +34,12 @@ def restarted(daemon: VllmdProcess, seen: Outcomes, generation: int) -> None:
     daemon.wait(lambda _: seen.ended >= before + 40, "the load goes on", LIMIT_S)
 
 
+def next_begins(daemon: VllmdProcess) -> None:
+    """Restart the first server, and wait until the next launch is begun."""
+    assert daemon.ask("restart").returncode == 0
+    daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+
+
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_two_planned_restarts_lose_no_request(tmp_path: Path, address: str) -> None:
     """Each of a thousand requests at 50 a second is answered, as `make restarts` tries it with ten thousand."""
@@ -144,8 +150,7 @@ def test_what_waits_for_too_long_is_told_when_to_come_again(tmp_path: Path) -> N
     with own_network(), running(tmp_path, serve(free_port()), settings, environ) as daemon:
         url = daemon.wait_serving(1, LIMIT_S)["url"]
         with ThreadPoolExecutor() as pool:
-            daemon.ask("restart")
-            daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+            next_begins(daemon)
             waited = ask_many(pool, url, 20).result()
             later = ask_many(pool, url, 1).result()
         assert all(map(refused, waited + later))
@@ -161,8 +166,7 @@ def test_what_the_kernel_has_no_room_for_is_told_when_to_come_again(tmp_path: Pa
         with running(tmp_path, serve(free_port()), SETTINGS, {**ENVIRON, **host(start_s=6)}) as daemon:
             url = daemon.wait_serving(1, LIMIT_S)["url"]
             with ThreadPoolExecutor() as pool:
-                daemon.ask("restart")
-                daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+                next_begins(daemon)
                 answers = ask_many(pool, url, 100).result()
             served = [answer for answer in answers if not refused(answer)]
             assert {answer.status for answer in served} == {200}
@@ -191,8 +195,7 @@ def test_a_stop_in_the_middle_answers_what_waits(tmp_path: Path) -> None:
     with own_network(), running(tmp_path, serve(free_port()), SETTINGS, environ) as daemon:
         url = daemon.wait_serving(1, LIMIT_S)["url"]
         with ThreadPoolExecutor() as pool:
-            daemon.ask("restart")
-            daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+            next_begins(daemon)
             waiting = ask_in(pool, url)
             time.sleep(0.5)  # until it is sent, which only the client knows
             daemon.stop()
@@ -256,8 +259,7 @@ def test_all_that_waits_is_told_that_no_server_comes(tmp_path: Path, number: sig
     with own_network(), running(tmp_path, serve(free_port()), SETTINGS, environ) as daemon:
         url = daemon.wait_serving(1, LIMIT_S)["url"]
         with ThreadPoolExecutor() as pool:
-            daemon.ask("restart")
-            daemon.wait(lambda i: i["generation"] == 2, "the next launch", LIMIT_S)
+            next_begins(daemon)
             waiting = ask_many(pool, url, 2 * AT_ONCE + 50)
             time.sleep(1.5)  # until they are sent, which only the client knows
             daemon.process.send_signal(number)

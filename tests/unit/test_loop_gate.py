@@ -232,6 +232,21 @@ def test_a_way_back_that_a_pause_gave_up_is_gone_after_it() -> None:
     assert built.flags["max-num-batched-tokens"] == "2048"
 
 
+def test_a_way_back_that_vllmd_did_not_live_to_see_is_gone_by_the_next() -> None:
+    """It takes the server over that did harm, and prepares the operator's own flags beside it."""
+    before = taking_back()
+    built = house(settings(SLO), ledger=before.ledger)
+    built.server.gateless = None
+    assert before.server.living is not None
+    built.server.left_behind = Left(before.server.living.generation)
+    built.loop.begin()
+    built.ready()
+    assert built.flags["max-num-batched-tokens"] == "1024"
+    built.tick()
+    assert built.server.prepared is not None
+    assert built.server.prepared.flags == before.loop.supervisor.instance.baseline
+
+
 def test_a_way_back_follows_the_restart_that_took_its_place() -> None:
     """One that the operator orders has the flags in force, which did harm."""
     built = taking_back()

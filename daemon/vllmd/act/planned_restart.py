@@ -101,10 +101,10 @@ class PlannedRestart:
     @property
     def has_nothing_left(self) -> bool:
         """Whether the parked server has no request, and nothing to hand on at its end."""
+        if not self.parked or self.turns_away or self._hands_on:
+            return False
         traffic = self._live.traffic()
-        return (
-            self.parked and not self.turns_away and not self._hands_on and traffic is not None and not traffic.in_flight
-        )
+        return traffic is not None and not traffic.in_flight
 
     def other_listeners(self, port: int) -> tuple[int, ...]:
         """Return the inodes of the sockets that listen on a port, but for the parked one."""

@@ -40,10 +40,9 @@ class Journal:
         self._masker = masker
         self._log = structlog.get_logger()
         self._records: deque[DecisionRecord] = deque(ledger.recent(_KEPT), maxlen=_KEPT)
-        found = ((record.change.id, record.verification) for record in self._records)
-        self._called_off = {
-            name for name, v in found if v is not None and v.effect is Effect.CALLED_OFF
-        }  # moved nothing
+        verified = (record.verification for record in self._records)
+        # The ids of changes that moved nothing.
+        self._called_off = {v.change_id for v in verified if v is not None and v.effect is Effect.CALLED_OFF}
         self._movers: defaultdict[str, deque[Change]] = defaultdict(lambda: deque(maxlen=_KEPT))  # by flag
         for change in ledger.moves():
             self._note_move(change)
@@ -250,6 +249,15 @@ class Journal:
         if record is None or record.verification is not None or record.change.flags_after != self.masked(flags):
             return None
         return record
+
+    def harm_in_force(self, flags: Flags) -> tuple[Change, Verification] | None:
+        """Return the restart that led to these flags, flags masked, if it was found to do harm."""
+        shown = self.masked(flags)
+        moves = (r for r in reversed(self._records) if r.change.action not in _NOT_MOVING)
+        record = next((r for r in moves if r.change.flags_after == shown), None)
+        if record is None or record.change.action is not Action.RESTART or record.verification is None:
+            return None
+        return (record.change, record.verification) if record.verification.effect is Effect.WORSE else None
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""
