@@ -19,6 +19,7 @@ _GAP_S = (0.0, 1.2)  # between the faults of a burst: within a start, a backoff,
 _ANSWER_LIMIT_S = 15.0  # of what waited, once a server serves
 _FORGET_EVERY = 25  # what hung, crashed and was banned so often is nobody's real host
 _HISTORY = 20
+_PREPARED = "is prepared beside it"  # of a status: the next server, before this one makes room
 
 
 @dataclass(slots=True)
@@ -116,7 +117,8 @@ class Driver:
             waits_since_s = (waits_since_s or time.monotonic()) if state == "backoff" else None
             if state == "serving" and answers(self._scene.url):
                 instance = self._scene.service.status()
-                if instance["state"] == "serving":
+                # A restart that a fault asked for may still prepare the next server.
+                if instance["state"] == "serving" and _PREPARED not in str(instance["message"]):
                     return instance
             if state == "held":
                 self._end_hold(instance)
