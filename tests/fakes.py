@@ -190,9 +190,8 @@ class MemoryLedger:
         self.entries.append((at_s, entry))
 
     def changes(self, since_s: float) -> Sequence[Change]:
-        """Return the changes since a time that were not called off."""
-        off = {e.change_id for _, e in self.entries if isinstance(e, Verification) and e.effect is Effect.CALLED_OFF}
-        return [e for t, e in self.entries if isinstance(e, Change) and t >= since_s and e.id not in off]
+        """Return the changes since a time."""
+        return [e for t, e in self.entries if isinstance(e, Change) and t >= since_s]
 
     def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
         """Return the failures since a time."""
@@ -208,7 +207,8 @@ class MemoryLedger:
     def moves(self) -> list[Change]:
         """Return the changes that may have moved flags."""
         moving = {Action.RESTART, Action.RECOVER, Action.ROLLBACK}
-        return [change for change in self.changes(float("-inf")) if change.action in moving]
+        off = {e.change_id for _, e in self.entries if isinstance(e, Verification) and e.effect is Effect.CALLED_OFF}
+        return [change for change in self.changes(float("-inf")) if change.action in moving and change.id not in off]
 
     def harmed(self) -> list[Change]:
         """Return the changes that did harm or did not serve, since the operator wanted them forgotten."""

@@ -275,6 +275,7 @@ class Loop:
 
     def stop(self) -> None:
         """Stop the server for good: drained the first time it is asked for, at once the second time."""
+        self._preparing.give_up("vllmd is stopped")
         metrics = self._snapshot.metrics if self._snapshot else None
         running = metrics.gauges.get("requests_running") if metrics else None
         self._journal.stopping(running, self._instance.settings.engine.drain_timeout_s, hurried=self._stop_asked)
@@ -321,6 +322,7 @@ class Loop:
         """Let what was tried before no longer count: the next launch of a new vllmd has the operator's flags."""
         self._journal.order(Forget(self._now_s, by))
         self._past.forget()
+        self._trials.way_back.forget()
         self.knobs.unwanted.clear()
         self.tell()
 
@@ -338,9 +340,7 @@ class Loop:
         return self._clock.now_s()
 
     def _free_bytes(self) -> float | None:
-        """Return what a launch would find free on the fullest GPU: what is free now, and what our own server holds."""
-        gpus = self._snapshot.gpus if self._snapshot else None
-        return min((float(gpu.free_bytes + gpu.own_bytes) for gpu in gpus), default=None) if gpus else None
+        return self._snapshot.free_bytes if self._snapshot else None
 
     def _situation(self, failure: Failure | None = None, assessment: Assessment | None = None) -> Situation:
         supervisor, budget = self.supervisor, self._instance.settings.budget

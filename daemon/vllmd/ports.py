@@ -128,7 +128,7 @@ class Ledger(Protocol):
         """Store one entry."""
 
     def changes(self, since_s: float) -> Sequence[Change]:
-        """Return the changes since a time, oldest first, but for those that were called off."""
+        """Return the changes since a time, oldest first."""
 
     def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
         """Return the failures since a time, each after its unix time, oldest first."""

@@ -106,5 +106,5 @@ class Preparing:
     def _called_off(self, candidate: Beside, effect: Effect, why: str, *, blames_flags: bool = False) -> None:
         change = candidate.following.change
         if change is not None:
-            self._journal.called_off(Verification(change.id, self._clock.now_s(), effect, why))
+            self._journal.verification(Verification(change.id, self._clock.now_s(), effect, why))
             self._trials.called_off(change, failed=blames_flags)

@@ -26,6 +26,7 @@ from vllmd.ports import Clock
 from vllmd.report.journal import Journal
 from vllmd.report.wording import change_text
 from vllmd.supervisor import Next, Supervisor
+from vllmd.way_back import WayBack
 
 _ROLLBACK = "rollback"  # who wishes that a change is taken back, where a policy's name stands
 
@@ -48,7 +49,7 @@ class Trials:
         self._past = past
         self._knobs = knobs
         self._trial: Trial | None = None
-        self._owed: Change | None = None  # a way back from what did harm, which was not gone
+        self.way_back = WayBack(supervisor, journal, clock)
         self._frozen_until_s = 0.0
 
     def hold(self) -> Hold | None:
@@ -67,17 +68,16 @@ class Trials:
             self._set_live(change)
             self._trial = Trial(change, assessment, self._clock.now_s(), cold=False)
             return
+        self._past.voluntary_s.append(change.at_s)
         self._trial = Trial(change, assessment, serving_since_s=_NEVER_S)
         self.carry_out(change, "change")
         if self._supervisor.candidate is None:
             self.makes_room(change)
 
     def makes_room(self, change: Change) -> None:
-        """Take note that the server is drained for a change: it counts, and its launch has what it moves."""
-        if change.action is Action.RESTART and change.proposal.domain is not Domain.ADMIN:
-            self._past.voluntary_s.append(change.at_s)
-            if change.proposal.domain is Domain.LATENCY:
-                self._knobs.hand_over(change)
+        """Take note that the server is drained for a change: its launch has what it moves, instead of a live value."""
+        if change.action is Action.RESTART and change.proposal.domain is Domain.LATENCY:
+            self._knobs.hand_over(change)
 
     def _set_live(self, change: Change) -> None:
         """Set what a change moves in the server that serves: nobody waits for it."""
@@ -104,7 +104,7 @@ class Trials:
         as soon as it can be.
         """
         if change.action is Action.ROLLBACK and not failed:
-            self._owed = change
+            self.way_back.owe(change)
         if self._trial is not None and self._trial.change.id != change.id:
             self._trial = replace(self._trial, serving_since_s=self._clock.now_s())
             return
@@ -157,14 +157,8 @@ class Trials:
                 self._take_back_live(change, why)
 
     def lost(self) -> None:
-        """Take note that the change in force was not verified, or not taken back, for vllmd ended meanwhile."""
-        flags = self._supervisor.flags
-        if (harm := self._journal.harm_in_force(flags)) is not None:
-            change, found = harm
-            before = {name: old for name, (old, _) in change.flags_after.differences(change.flags_before).items()}
-            unmasked = replace(change, flags_before=flags.changed(before), flags_after=flags)
-            self._owed = self._way_back(unmasked, f"did harm: {found.message}")
-            return
+        """Take note of what an earlier vllmd did not live to see, while the server served on."""
+        self.way_back.lost()
         record = self._journal.unfinished(self._supervisor.flags)
         if record is None or record.change.action is not Action.RESTART:
             return
@@ -190,7 +184,8 @@ class Trials:
 
     def look(self, window: Window, generation: int) -> bool:
         """Look at the change under verification; return whether it is being taken back."""
-        if self._goes_back_after_all():
+        if (owed := self.way_back.due()) is not None:
+            self.carry_out(owed, "rollback")
             return True
         self._give_up_what_fell()
         trial = self._trial
@@ -213,14 +208,6 @@ class Trials:
             self._take_back_live(change, f"did harm: {verification.message}")
         else:
             self.carry_out(self._rollback_of(change, f"did harm: {verification.message}"), "rollback")
-        return True
-
-    def _goes_back_after_all(self) -> bool:
-        """Go the way back that was not gone, if what did harm is still in force; return whether it is gone."""
-        owed, self._owed = self._owed, None
-        if owed is None or owed.flags_before != self._supervisor.flags:
-            return False
-        self.carry_out(self._journal.change(replace(owed, id="", at_s=self._clock.now_s())), "rollback")
         return True
 
     def taken_back(self, failure: Failure) -> bool:
@@ -275,11 +262,7 @@ class Trials:
         return Verification(trial.change.id, now_s, Effect.SERVING, text)
 
     def _rollback_of(self, change: Change, why: str) -> Change:
-        """Decide to go back."""
-        return self._journal.change(self._way_back(change, why))
-
-    def _way_back(self, change: Change, why: str) -> Change:
-        """Return what goes back: live from what was set live, else with a launch."""
+        """Decide to go back: live from what was set live, else with a launch."""
         undo = {name: old for name, (old, _) in change.flags_after.differences(change.flags_before).items()}
         proposal = Proposal(
             _ROLLBACK,
@@ -291,7 +274,7 @@ class Trials:
         )
         live = change.action is Action.LIVE
         action, flags = (Action.LIVE, change.flags_after) if live else (Action.ROLLBACK, self._supervisor.flags)
-        return Change("", self._clock.now_s(), action, proposal, flags, change.flags_before)
+        return self._journal.change(Change("", self._clock.now_s(), action, proposal, flags, change.flags_before))
 
 
 def _tries_live(change: Change) -> bool:

@@ -84,12 +84,14 @@ def test_what_moved_flags_and_what_did_harm_come_back(ledger: SqliteLedger) -> N
 
 
 def test_what_was_called_off_moved_nothing(ledger: SqliteLedger) -> None:
-    """It counts neither as a restart nor as why a flag is where it is."""
-    done, called_off = example_change(1), example_change(2)
-    for change in (done, called_off):
+    """Nor did a restart whose launch did not serve: neither is why a flag is where it is."""
+    done, called_off, failed = (example_change(number, age_s=10 - number) for number in (1, 2, 3))
+    for change in (done, called_off, failed):
         ledger.record(change, change.at_s)
     ledger.record(Verification(called_off.id, NOW_S, Effect.CALLED_OFF, "paused"), NOW_S)
-    assert (ledger.changes(0), ledger.moves()) == ([done], [done])
+    ledger.record(Outcome(failed, 3, served=False, outage_s=None), NOW_S)
+    assert ledger.changes(0) == [done, called_off, failed]
+    assert ledger.moves() == [done]
 
 
 def test_launches_come_back_whole(ledger: SqliteLedger) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Coroutine
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
@@ -40,7 +41,8 @@ class Candidate:
     def __init__(self, session: Session, clock: Clock, tell: Callable[[ServerEvent | BaseException], None]) -> None:
         self._clock = clock
         self._tell = tell
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # the last one
+        self._under_way: set[asyncio.Task[None]] = set()
         self._ends: asyncio.Task[None] | None = None  # of what was given up
         self._at_gate: int | None = None  # the generation that waits there
         self.session = session
@@ -49,13 +51,13 @@ class Candidate:
 
     def prepare(self, launch: Launch, launcher: Launcher, serving: int | None) -> None:
         """Begin beside the generation that is `serving`: AtGate follows, or GateMissed, Exited or LaunchRefused."""
-        self._task = self._following(self._prepare(launch, launcher, serving, self._task))
+        self._task = self._following(self._prepare(launch, launcher, serving, frozenset(self._under_way)))
 
     def give_up(self) -> None:
         """End it, also one that an earlier vllmd left. Nothing is told."""
-        former, self._at_gate = self._task, None
-        if former is not None:
-            former.cancel()
+        former, self._at_gate = frozenset(self._under_way), None
+        if self._task is not None and self._task is not self._ends:
+            self._task.cancel()
         self._task = self._ends = self._following(self._end(former))
 
     def end_now(self) -> None:
@@ -87,10 +89,10 @@ class Candidate:
     # Its life until it is handed over
 
     async def _prepare(
-        self, launch: Launch, launcher: Launcher, serving: int | None, former: "asyncio.Task[None] | None"
+        self, launch: Launch, launcher: Launcher, serving: int | None, former: AbstractSet["asyncio.Task[None]"]
     ) -> None:
-        if former is not None:
-            await asyncio.wait({former})
+        if former:
+            await asyncio.wait(former)
         before = oom_kills()
         try:
             self.child, leader = await self._spawn(launch, launcher, serving)
@@ -151,9 +153,9 @@ class Candidate:
         finally:
             ended.cancel()
 
-    async def _end(self, former: "asyncio.Task[None] | None") -> None:
-        if former is not None:  # it may be about to spawn
-            await asyncio.wait({former})
+    async def _end(self, former: AbstractSet["asyncio.Task[None]"]) -> None:
+        if former:  # one may be about to spawn
+            await asyncio.wait(former)
         if living := self.session.living():
             log.info("ending what was prepared beside the server", processes=named(living))
         await self._clear()
@@ -175,9 +177,11 @@ class Candidate:
 
     def _following(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
+        self._under_way.add(task)
         task.add_done_callback(self._task_ended)
         return task
 
-    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._tell(error)

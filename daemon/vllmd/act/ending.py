@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from vllmd.act.session import Session
@@ -44,7 +45,7 @@ async def ended_by_leader(
     grace_s: float,
     *,
     asked: bool,
-    empty: bool,
+    empty: Callable[[], bool],
 ) -> None:
     """SIGTERM the leader only: engine and workers have handlers of their own that would break its drain.
 
@@ -57,9 +58,9 @@ async def ended_by_leader(
         signal_process(session.record.leader, signal.SIGTERM)
     hurry = asyncio.ensure_future(hurried.wait())
     either: set[asyncio.Future[Any]] = {ended, hurry}
-    if empty:
+    if empty():
         done, _ = await asyncio.wait(either, timeout=_EMPTY_S, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
+        if not done and empty():  # a connection that was kept may have brought a request
             session.kill_engine()
     await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
     hurry.cancel()

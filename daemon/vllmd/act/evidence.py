@@ -1,7 +1,7 @@
 """The evidence of a hang, as a file beside the server's log: it is gone with the processes that are ended next."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,10 +9,10 @@ import structlog
 
 from vllmd.act.launch_logs import evidence_path, log_path
 from vllmd.model.plain import plain
-from vllmd.model.server import Hung, ProcessId
+from vllmd.model.server import Hung
 from vllmd.model.snapshot import Gpu
 from vllmd.observe.child_log import names_in, read_for_diagnosis
-from vllmd.observe.process_states import ProcessReading, read_states
+from vllmd.observe.process_states import ProcessReading
 
 _LOG_LINES = 50
 _LINE_CHARS = 1000
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 def keep_evidence(
     hung: Hung,
     at_s: float,
-    processes: Iterable[ProcessId],
+    processes: Sequence[ProcessReading],
     gpus: Sequence[Gpu] | None,
     log_dir: Path,
     mask: Callable[[str], str],
@@ -36,7 +36,7 @@ def keep_evidence(
     The file is readable by its owner alone.
     """
     lines, path = read_for_diagnosis(log_path(log_dir, hung.generation)), evidence_path(log_dir, hung.generation)
-    text = evidence_text(hung, at_s, read_states(processes), gpus, lines, mask)
+    text = evidence_text(hung, at_s, processes, gpus, lines, mask)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode=0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -57,6 +57,10 @@ class Step(StrEnum):
     REFUSING = "refusing"  # they waited for too long
 
 
+# Options with which an engine hands on at its end what others use, or moves it out of the device.
+_CONNECTORS = frozenset({"kv-transfer-config", "kv-offloading-size", "kv-events-config", "ec-transfer-config"})
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a planned restart, in seconds; `keep_alive_s` is how long the server keeps an idle connection."""
@@ -149,7 +153,7 @@ class PlannedRestart:
             log.warning("few connections can wait: net.core.somaxconn is low", connections=longest)
         self._parked, self._parked_s = parked, self._clock.monotonic_s()
         self.step, self._tally, self._closing_s = Step.DRAINING, Tally(gated=gated), None
-        self._port, self._tls, self._hands_on = port, "ssl-certfile" in flags, "kv-transfer-config" in flags
+        self._port, self._tls, self._hands_on = port, "ssl-certfile" in flags, not _CONNECTORS.isdisjoint(flags)
         self._watching = asyncio.ensure_future(self._watch(parked, limits.hold_s))
         return True
 

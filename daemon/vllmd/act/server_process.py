@@ -43,6 +43,7 @@ from vllmd.model.server import (
     StartStalled,
 )
 from vllmd.observe.cgroup import oom_kills
+from vllmd.observe.process_states import read_states
 from vllmd.observe.processes import alive
 from vllmd.ports import Clock, GpuReader
 
@@ -185,10 +186,7 @@ class ServerProcess:
         return self._planned.release()
 
     async def released(self) -> None:
-        """Wait, within a limit, for the answers to connections that waited for a launch that does not come.
-
-        And for the end of one that was given up.
-        """
+        """Wait, within limits, for the answers to connections whose launch does not come, and for one given up."""
         await self._planned.released()
         await self._candidate.settled()
 
@@ -325,9 +323,10 @@ class ServerProcess:
             hung = stalled or self._hung
             if isinstance(hung, Hung) and not ended.done():
                 stalled = hung
-                self.note_members()
-                launcher, living, gpus = self._launcher, self.session.living(), await self._gpu.read()
-                keep_evidence(hung, self._clock.now_s(), living, gpus, launcher.log_dir, launcher.mask)
+                self.session.note_members()
+                processes, gpus = read_states(self.session.living()), await self._gpu.read()
+                launcher, now_s = self._launcher, self._clock.now_s()
+                keep_evidence(hung, now_s, processes, gpus, launcher.log_dir, launcher.mask)
                 await ended_at_once(self.session, ended)
             elif not ended.done():
                 if serving and self._following:
@@ -379,5 +378,8 @@ class ServerProcess:
         drained = self._planned.parked and not self._planned.turns_away
         drain_s = 0.0 if drained else self._launcher.drain_timeout_s  # a parked one is drained already
         grace_s = drain_s + _STOP_GRACE_S if serving else _START_STOP_GRACE_S
-        empty = serving and self._planned.has_nothing_left
+
+        def empty() -> bool:
+            return serving and self._planned.has_nothing_left
+
         await ended_by_leader(self.session, ended, self._hurried, grace_s, asked=asked, empty=empty)

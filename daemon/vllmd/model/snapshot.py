@@ -115,6 +115,11 @@ class Snapshot:
     beat: Heartbeat | None = None
     in_flight: int | None = None
 
+    @property
+    def free_bytes(self) -> float | None:
+        """What a launch would find free on the fullest GPU: what is free now, and what our own server holds."""
+        return min((float(gpu.free_bytes + gpu.own_bytes) for gpu in self.gpus or ()), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

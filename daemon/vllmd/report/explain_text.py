@@ -67,7 +67,8 @@ def _heading(document: Fields) -> str:
     decision = part(document, "decision")
     action = text(decision, "action")
     when_text = clock(when(decision, "time"))
-    return f"{text(decision, 'id')}  {text(document, 'name')}  {when_text}  {_ACTIONS.get(action, action)}"
+    off = ", called off" if text(part(decision, "verification"), "effect") == "called-off" else ""
+    return f"{text(decision, 'id')}  {text(document, 'name')}  {when_text}  {_ACTIONS.get(action, action)}{off}"
 
 
 # One decision

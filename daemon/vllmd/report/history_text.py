@@ -112,9 +112,13 @@ def _told(line: str, indent: int) -> list[str]:
     return textwrap.wrap(line, WIDTH - indent, max_lines=_MOST_LINES, placeholder=" ...", break_on_hyphens=False)
 
 
+def _called_off(decision: Fields) -> bool:
+    return text(part(decision, "verification"), "effect") == "called-off"
+
+
 def _sum(decisions: Sequence[Fields]) -> str:
     """Return how many changes are shown, and what they cost."""
-    made = [d for d in decisions if d.get("action") not in ("hold", "advise")]
+    made = [d for d in decisions if d.get("action") not in ("hold", "advise") and not _called_off(d)]
     if not made:
         return ""
     down = [down_s for d in made if (down_s := number(d, "outage_seconds")) is not None]

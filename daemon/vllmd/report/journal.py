@@ -40,9 +40,7 @@ class Journal:
         self._masker = masker
         self._log = structlog.get_logger()
         self._records: deque[DecisionRecord] = deque(ledger.recent(_KEPT), maxlen=_KEPT)
-        verified = (record.verification for record in self._records)
-        # The ids of changes that moved nothing.
-        self._called_off = {v.change_id for v in verified if v is not None and v.effect is Effect.CALLED_OFF}
+        self._idle = {record.change.id for record in self._records if _moved_nothing(record)}  # ids
         self._movers: defaultdict[str, deque[Change]] = defaultdict(lambda: deque(maxlen=_KEPT))  # by flag
         for change in ledger.moves():
             self._note_move(change)
@@ -219,11 +217,6 @@ class Journal:
             after=verification.after,
         )
 
-    def called_off(self, verification: Verification) -> None:
-        """Record why a change was not carried out, which moved nothing then."""
-        self._called_off.add(verification.change_id)
-        self.verification(verification)
-
     def good(self, generation: int, at_s: float) -> None:
         """Record that a launch's flags may be used again."""
         self._ledger.record(Good(generation, at_s), at_s)
@@ -245,19 +238,15 @@ class Journal:
 
     def unfinished(self, flags: Flags) -> DecisionRecord | None:
         """Return the last change with its outcome, if it led to these flags and its effect was never told."""
-        record = next((r for r in reversed(self._records) if r.change.action not in _NOT_MOVING), None)
+        moves = (r for r in reversed(self._records) if r.change.action not in _NOT_MOVING)
+        record = next((r for r in moves if r.change.id not in self._idle), None)
         if record is None or record.verification is not None or record.change.flags_after != self.masked(flags):
             return None
         return record
 
-    def harm_in_force(self, flags: Flags) -> tuple[Change, Verification] | None:
-        """Return the restart that led to these flags, flags masked, if it was found to do harm."""
-        shown = self.masked(flags)
-        moves = (r for r in reversed(self._records) if r.change.action not in _NOT_MOVING)
-        record = next((r for r in moves if r.change.flags_after == shown), None)
-        if record is None or record.change.action is not Action.RESTART or record.verification is None:
-            return None
-        return (record.change, record.verification) if record.verification.effect is Effect.WORSE else None
+    def last_move(self) -> DecisionRecord | None:
+        """Return the last change that was to move flags, or to restart the server."""
+        return next((r for r in reversed(self._records) if r.change.action not in _NOT_MOVING), None)
 
     def pause(self) -> Pause | None:
         """Return the last pause that was not ended; it may have run out."""
@@ -301,14 +290,14 @@ class Journal:
         """Return the last change that set a flag and is in force."""
         for record in reversed(self._records):
             change = record.change
-            done = change.action not in {Action.ADVISE, Action.LIVE} and change.id not in self._called_off
+            done = change.action not in {Action.ADVISE, Action.LIVE} and change.id not in self._idle
             if done and change.flags_before.get(name) != change.flags_after.get(name):
                 return change
         return None
 
     def mover_of(self, name: str) -> Change | None:
         """Return the decision for which a flag is where it is; None if none that is remembered moved it."""
-        movers = (change for change in reversed(self._movers.get(name, ())) if change.id not in self._called_off)
+        movers = (change for change in reversed(self._movers.get(name, ())) if change.id not in self._idle)
         return next(movers, None)
 
     def _note_move(self, change: Change) -> None:
@@ -320,9 +309,10 @@ class Journal:
     ) -> None:
         for index, record in enumerate(self._records):
             if record.change.id == change_id:
-                self._records[index] = DecisionRecord(
-                    record.change, outcome or record.outcome, verification or record.verification
-                )
+                amended = DecisionRecord(record.change, outcome or record.outcome, verification or record.verification)
+                self._records[index] = amended
+                if _moved_nothing(amended):
+                    self._idle.add(change_id)
 
     def _masked(self, change: Change) -> Change:
         proposal = replace(change.proposal, reason=self._masker.mask(change.proposal.reason))
@@ -332,6 +322,13 @@ class Journal:
             flags_before=self.masked(change.flags_before),
             flags_after=self.masked(change.flags_after),
         )
+
+
+def _moved_nothing(record: DecisionRecord) -> bool:
+    """Whether a change never was in force: it was called off, or its launch did not come to serve."""
+    verified, outcome = record.verification, record.outcome
+    called_off = verified is not None and verified.effect is Effect.CALLED_OFF
+    return called_off or (record.change.action is Action.RESTART and outcome is not None and not outcome.served)
 
 
 def masked_flags(flags: Mapping[str, FlagValue], masker: Masker) -> Flags:

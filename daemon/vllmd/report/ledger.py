@@ -23,7 +23,6 @@ from vllmd.report.status_file import read_status
 LEDGER_NAME = "ledger.db"
 
 _REMEMBERED = 500  # launches of one fingerprint, or changes: a year of them, at more than one a day
-_DONE = "NOT EXISTS (SELECT 1 FROM verifications v WHERE v.change_id = d.id AND v.effect = 'called-off')"
 
 T = TypeVar("T")
 
@@ -59,9 +58,8 @@ class SqliteLedger:
             connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))  # noqa: S608 - names of ours
 
     def changes(self, since_s: float) -> Sequence[Change]:
-        """Return the changes since a time, oldest first, but for those that were called off."""
-        query = f"SELECT d.payload FROM decisions d WHERE d.at_s >= ? AND d.id IS NOT NULL AND {_DONE} ORDER BY d.seq"  # noqa: S608 - ours
-        rows = self._rows(query, since_s)
+        """Return the changes since a time, oldest first."""
+        rows = self._rows("SELECT payload FROM decisions WHERE at_s >= ? AND id IS NOT NULL ORDER BY seq", since_s)
         return _all_decoded((payload for (payload,) in rows), Change)
 
     def failures_since(self, since_s: float) -> Sequence[tuple[float, Failure]]:
@@ -70,8 +68,13 @@ class SqliteLedger:
         return [(at_s, failure) for at_s, payload in rows if (failure := _decoded(payload, Failure)) is not None]
 
     def moves(self) -> Sequence[Change]:
-        """Return the changes that were carried out and may have moved flags, oldest first."""
-        return self._changes_where(f"d.action IN ('restart', 'recover', 'rollback') AND {_DONE}")
+        """Return the changes that may have moved flags, oldest first: not called off, and no restart that failed."""
+        return self._changes_where(
+            "d.action IN ('restart', 'recover', 'rollback') "
+            "AND NOT EXISTS (SELECT 1 FROM verifications v WHERE v.change_id = d.id AND v.effect = 'called-off') "
+            "AND NOT (d.action = 'restart' AND EXISTS (SELECT 1 FROM outcomes o "
+            "WHERE o.change_id = d.id AND json_extract(o.payload, '$.served') = 0))"
+        )
 
     def harmed(self) -> Sequence[Change]:
         """Return the changes that did harm or did not serve, since they were last to be forgotten, oldest first."""

@@ -65,7 +65,7 @@ class SteadyLedger:
         self.problem = None
 
     def changes(self, since_s: float) -> Sequence[Change]:
-        """Return the changes since a time but those called off, oldest first; none while the ledger cannot be read."""
+        """Return the changes since a time, oldest first; none while the ledger cannot be read."""
         return self._read(lambda: self._ledger.changes(since_s), ())
 
     def recent(self, limit: int = 20) -> Sequence[DecisionRecord]:
