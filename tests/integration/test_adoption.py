@@ -14,6 +14,7 @@ import pytest
 from e2e.load import Clients, traffic
 from e2e.vllmd_process import VllmdProcess, alive, free_port, running
 from simulated import host, serve
+from vllmd.act.launcher import RECORD_NAME
 
 LIMIT_S = 60.0
 MODEL = "simulated/llama-8b"
@@ -158,7 +159,9 @@ def test_a_server_whose_end_was_asked_for_is_not_taken_over(tmp_path: Path) -> N
             while not seen.gaps_s:
                 first.status()  # the load is what is waited for; the test's own limit ends it
             first.process.terminate()
-            first.wait(lambda i: i["state"] == "draining", "draining", LIMIT_S)
+            # The status tells it as it is decided, the record once it is asked for.
+            record = tmp_path / "state" / "default" / RECORD_NAME
+            first.wait(lambda _: json.loads(record.read_bytes())["ending"], "its end is asked for", LIMIT_S)
             first.process.kill()
             first.process.wait()
             with running(tmp_path, argv, environ=host()) as second:
